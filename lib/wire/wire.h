@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DK_WIRE_H
+#define DK_WIRE_H
+
+#include <protobuf-c/protobuf-c.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "proto/attention_duck.pb-c.h"
+#include "proto/client_coordinator.pb-c.h"
+#include "proto/coordinator_attention.pb-c.h"
+#include "proto/membership.pb-c.h"
+#include "proto/rpc.pb-c.h"
+
+/* Version of the control messages; another one is refused with VERSION_MISMATCH. */
+#define DK_PROTOCOL_VERSION 1u
+
+/* errno <-> Code. Unknown errnos are INTERNAL, unknown codes -EIO. OK is 0. */
+Dk__Code dk_code_from_errno(int rc);
+int dk_errno_from_code(Dk__Code code);
+const char *dk_code_name(Dk__Code code); /* "INVALID_ARGUMENT" */
+
+/* A data-plane message: u32 header length, protobuf header, raw payload.
+ * Packs `header` in front of a payload of its own: writes length and header into out (capacity bytes).
+ * Returns the bytes written, or -ENOBUFS. The payload follows as the next part of the transport's message; the header
+ * is padded (an unknown field) so that the payload starts at a multiple of 64. */
+#define DK_DATA_HEADER_MAX 512
+int dk_data_pack(const ProtobufCMessage *header, uint8_t *out, size_t capacity);
+
+/* Splits a received message and decodes its header into the arena (reset first). *payload points into data.
+ * -EBADMSG: damaged; -ENOMEM: the header is larger than the arena. */
+int dk_data_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *data, size_t bytes, struct dk_arena *arena,
+                   ProtobufCMessage **header, const uint8_t **payload, size_t *payload_bytes);
+
+/* JSON <-> message by descriptor, as protobuf's canonical JSON mapping but with the field names as written in proto/:
+ * enums by name, bytes in base64, 64-bit numbers as JSON integers. */
+/* Returns a malloc'ed text; NULL: no memory. indent: 0 for one line. */
+char *dk_json_from_message(const ProtobufCMessage *m, int indent);
+/* *m is freed by protobuf_c_message_free_unpacked. -EINVAL: err names the field and what it takes. */
+int dk_json_to_message(const ProtobufCMessageDescriptor *type, const char *json, ProtobufCMessage **m,
+                       struct dk_err *err);
+
+/* Every service of proto/, NULL-terminated; finds "Service/Method" (package prefix optional). NULL: none. */
+extern const ProtobufCServiceDescriptor *const dk_services[];
+const ProtobufCMethodDescriptor *dk_method_find(const char *name, const ProtobufCServiceDescriptor **service);
+
+#endif
