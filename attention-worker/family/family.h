@@ -12,8 +12,8 @@
 struct dk_family_model; /* weights in the back end, caches */
 
 struct dk_family_batch {
-    uint32_t rows;                /* sum of the spans' counts */
-    const uint32_t *ids;          /* [rows] tokens */
+    uint32_t rows;       /* sum of the spans' counts; at most the back end's rows_max */
+    const uint32_t *ids; /* [rows] tokens, below vocab */
     const struct dk_span *spans;
     uint32_t span_count;
 };
@@ -21,12 +21,14 @@ struct dk_family_batch {
 struct dk_family_ops {
     enum dk_family family;
     /* Loads everything that is not sent to the ducks, and checks that every tensor the ducks need is there with its
-     * shape. pages: of the KV cache. */
+     * shape (and so marks it used). pages: of the KV cache. The back end must not hold another model. -ENOENT, -EINVAL:
+     * err names the tensor; -ENOMEM; -ENOSPC: the back end was opened with less than dk_family_scratch. */
     int (*load)(const struct dk_backend_ops *ops, struct dk_backend *b, const struct dk_model_config *config,
                 struct dk_checkpoint *ck, uint32_t page_tokens, uint32_t pages, struct dk_family_model **out,
                 struct dk_err *err);
-    void (*close)(struct dk_family_model *m);
-    /* A step: begin, then for each layer attend -> (feed-forward outside) -> finish, then head. */
+    void (*close)(struct dk_family_model *m); /* NULL is fine */
+    /* A step: begin, then for each layer attend -> (feed-forward outside) -> finish, then head. The batch's arrays
+     * must live until head. */
     void (*begin)(struct dk_family_model *m, const struct dk_family_batch *batch);
     /* Attention and its residual; then the feed-forward's input after the norm: ffn_in [rows][hidden] and, in MoE
      * layers, router_logits [rows][experts], both on the host. */
@@ -41,6 +43,6 @@ const struct dk_family_ops *dk_family_find(enum dk_family family);
 /* Scratch floats per row that a back end needs for this model. */
 uint32_t dk_family_scratch(const struct dk_model_config *c);
 
-extern const struct dk_family_ops dk_family_gqa, dk_family_qwen3;
+extern const struct dk_family_ops dk_family_gqa, dk_family_qwen3, dk_family_qwen3_moe;
 
 #endif

@@ -11,34 +11,35 @@
 
 /* Weight files of a Hugging Face folder: model.safetensors, or the shards that model.safetensors.index.json names.
  * Memory-mapped; every length and offset of a header is checked against the file before use (see
- * https://github.com/huggingface/safetensors, "Format"). */
+ * https://github.com/huggingface/safetensors, "Format"). One thread opens, asks and closes; any may read the data. */
 
 struct dk_tensor {
-    const char *name;     /* owned by the checkpoint */
-    enum dk_dtype type;
-    uint32_t rank;
+    const char *name;   /* owned by the checkpoint */
+    enum dk_dtype type; /* DK_DTYPE_COUNT: a type or rank that nothing here uses; dk_checkpoint_get() refuses it */
+    uint32_t rank;      /* at most 4; the first four dimensions of a tensor that has more */
     uint64_t shape[4];
-    const uint8_t *data;  /* little-endian, row-major; not aligned */
+    const uint8_t *data; /* little-endian, row-major; not aligned */
     uint64_t bytes;
-    const char *file;     /* for messages */
+    const char *file; /* for messages */
 };
 
 struct dk_checkpoint;
 
-/* -ENOENT (names the missing file), -EINVAL: damaged header, truncated file, overlapping or out-of-range tensors, gaps,
- * a tensor in two files, the index names a tensor that its file has not; -ENOTSUP: a dtype that nothing here uses is
- * only an error when that tensor is asked for. */
+/* config.json must be there as well: it is part of the id. -ENOENT (names the missing file), -EINVAL: damaged header,
+ * truncated file, overlapping or out-of-range tensors, gaps, a tensor in two files, the index names a tensor that its
+ * file has not. A dtype that nothing here uses is only an error when that tensor is asked for. */
 int dk_checkpoint_open(const char *dir, struct dk_checkpoint **out, struct dk_err *err);
 void dk_checkpoint_close(struct dk_checkpoint *c);
 
 /* Any tensor; NULL if there is none. Marks it used. */
 const struct dk_tensor *dk_checkpoint_find(struct dk_checkpoint *c, const char *name);
 /* A tensor that must be there with that shape (rank 1: cols 0), of type F32, F16, BF16 or, if f8_allowed, F8_E4M3.
- * -ENOENT, -EINVAL: err names tensor, file, what was found and what was wanted. Marks it used. */
+ * -ENOENT, -EINVAL, -ENOTSUP (a type that nothing here uses, such as I64): err names tensor, file, what was found and
+ * what was wanted. Marks it used. */
 int dk_checkpoint_get(struct dk_checkpoint *c, const char *name, uint64_t rows, uint64_t cols, int f8_allowed,
                       const struct dk_tensor **out, struct dk_err *err);
 /* A weight [rows][cols] with its scales: if it is F8_E4M3, "<name>_scale_inv" [ceil(rows/128)][ceil(cols/128)] must be
- * there (F32 or BF16), otherwise *scales is NULL. */
+ * there (F32 or BF16), otherwise *scales is NULL. Errors as above; then *weight and *scales are NULL. */
 int dk_checkpoint_get_weight(struct dk_checkpoint *c, const char *name, uint64_t rows, uint64_t cols,
                              const struct dk_tensor **weight, const struct dk_tensor **scales, struct dk_err *err);
 

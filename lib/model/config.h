@@ -21,21 +21,21 @@ struct dk_model_config {
     enum dk_family family;
     char model_type[32];
     uint32_t hidden, layers, heads, kv_heads, head_dim;
-    uint32_t intermediate;         /* dense FFN; 0 if there is none */
+    uint32_t intermediate;                     /* dense FFN; 0 if there is none */
     uint32_t moe_intermediate, experts, top_k; /* experts 0: dense everywhere */
-    bool norm_topk;                /* the chosen experts' weights are divided by their sum */
-    uint32_t vocab, context_max;   /* max_position_embeddings */
+    bool norm_topk;                            /* the chosen experts' weights are divided by their sum */
+    uint32_t vocab, context_max;               /* max_position_embeddings */
     float rms_eps;
     double rope_theta;
-    bool tied;                     /* lm_head is embed_tokens */
-    uint32_t scale_block;          /* 128 with FP8 weights, else 0 */
-    bool layer_is_moe[512];        /* decoder_sparse_step and mlp_only_layers */
+    bool tied;              /* lm_head is embed_tokens */
+    uint32_t scale_block;   /* 128 with FP8 weights, else 0 */
+    bool layer_is_moe[512]; /* decoder_sparse_step and mlp_only_layers */
 };
 
 struct dk_generation_config {
-    double temperature; /* 0 when do_sample is false; 1 absent */
-    double top_p;       /* 1 absent */
-    uint32_t top_k;     /* 0 absent or -1 */
+    double temperature;          /* 0 when do_sample is false; 1 absent */
+    double top_p;                /* 1 absent */
+    uint32_t top_k;              /* 0 absent or -1 */
     uint32_t eos[16], eos_count; /* from generation_config.json, else config.json */
 };
 

@@ -35,7 +35,9 @@ struct dk_port_spec {
     enum dk_port_kind kind;
     char path[100];      /* vhost, virtio_user: socket path; af_packet: interface name; sim: wire name */
     char bell_path[100]; /* vhost, virtio_user: file shared by both sides, with the parking flags. The vhost side
-                          * makes it. See net_wait. */
+                          * makes it; one file serves all ports of a worker. Empty: none, waiting costs CPU. */
+    uint32_t bell_index; /* vhost, virtio_user: the duck's place in that file, the same on both sides and another for
+                          * each duck of a worker (its member index, say); below 255 */
 };
 
 /* Faults injected on sending, from one seed. Probabilities in [0, 1]. */
@@ -104,6 +106,9 @@ struct dk_control_server;
 struct dk_control_client;
 struct dk_control_request; /* one received request that waits for its reply */
 
+/* Largest request or reply; call() refuses longer ones with -EMSGSIZE, reply() must not be given one. */
+#define DK_CONTROL_BYTES_MAX ((256u << 20) - 64)
+
 /* Called on some thread of the back end for each request; data is valid until the reply. The reply may be sent
  * from any thread, later, exactly once. */
 typedef void dk_control_on_request(void *ctx, struct dk_control_request *request, const uint8_t *data, size_t bytes);
@@ -117,11 +122,16 @@ struct dk_control_ops {
      * -EADDRINUSE: the port is busy; a stale ipc socket of a dead process is replaced. */
     int (*listen)(const char *url, uint32_t parallel, dk_control_on_request *on_request, void *ctx,
                   struct dk_control_server **out, struct dk_err *err);
+    /* No callback runs or comes after this. A request that still waits stays valid until its reply(), which is then
+     * dropped; its caller asks the next server by itself. */
     void (*server_close)(struct dk_control_server *s);
-    void (*reply)(struct dk_control_request *request, const uint8_t *data, size_t bytes); /* any thread */
+    /* Any thread. Copies data. data NULL: nothing is sent and the request is forgotten, because its caller gets the
+     * answer through a later repeat of it. */
+    void (*reply)(struct dk_control_request *request, const uint8_t *data, size_t bytes);
     int (*dial)(const char *url, struct dk_control_client **out, struct dk_err *err); /* does not wait */
     void (*client_close)(struct dk_control_client *c); /* outstanding calls end with -ECANCELED */
-    /* Starts a call; any thread. Sent again by itself when the connection was lost. Several may be outstanding. */
+    /* Starts a call; any thread. Copies data. Sent again by itself when the connection was lost. Several may be
+     * outstanding. on_reply comes exactly once, but not when this returns an error: -EMSGSIZE, -ENOMEM, -ECANCELED. */
     int (*call)(struct dk_control_client *c, const uint8_t *data, size_t bytes, uint32_t timeout_ms,
                 dk_control_on_reply *on_reply, void *ctx);
 };

@@ -13,8 +13,8 @@ struct dk_slice {
     uint32_t begin, end; /* rows of gate and up; equal: an empty part */
 };
 
-/* Cuts [0, intermediate) into `ducks` contiguous parts in units of multiple_of; sizes differ by at most one unit, larger
- * ones first; the last unit may be short. -EINVAL: multiple_of is not a multiple of 32, or a count is 0. */
+/* Cuts [0, intermediate) into `ducks` contiguous parts in units of multiple_of; sizes differ by at most one unit,
+ * larger ones first; the last unit may be short. -EINVAL: multiple_of is not a multiple of 32, or a count is 0. */
 int dk_plan_slice(uint32_t intermediate, uint32_t multiple_of, uint32_t ducks, uint32_t index, struct dk_slice *out,
                   struct dk_err *err);
 

@@ -33,7 +33,9 @@ struct dk_transport_config {
     uint32_t message_bytes_max;   /* up to 64 MiB */
     uint64_t dead_after_us;       /* 0: never */
     uint64_t rto_first_us;        /* first retransmission time-out, before anything is measured */
-    uint32_t window_frames;       /* most fragments in flight to one peer */
+    uint32_t window_frames;       /* most fragments in flight to or from one peer: 1 to 512 */
+    uint32_t credit_frames;       /* most response fragments in flight from all peers together; every peer may have
+                                   * at least one for each request beyond that, so that none can starve */
     bool no_retransmit;           /* tests only: shows that the tests need it */
 };
 
@@ -49,7 +51,7 @@ struct dk_transport_counters {
     uint64_t reordered;     /* fragments that came before an earlier one of their message */
     uint64_t corrupt;       /* checksum, length or header wrong */
     uint64_t foreign;       /* not for this endpoint, or from an unknown peer */
-    uint64_t stale_instance;
+    uint64_t stale_instance; /* of or for an earlier life of an endpoint, or from before a peer_remove */
     uint64_t no_room;       /* valid, but no buffer: the sender will repeat */
     uint64_t peers_dead;
 };
@@ -61,19 +63,20 @@ int dk_transport_open(const struct dk_transport_config *config, struct dk_transp
 void dk_transport_close(struct dk_transport *t); /* NULL is fine */
 
 /* port: the lib/net port that leads to the peer; handed back by output. *peer: small index, may be reused after
- * remove. -EEXIST: its ipv4 and udp_port are there already; -ENOSPC. */
+ * remove. -EEXIST: its ipv4 and udp_port are there already; -ENOSPC; -EINVAL: instance 0. */
 int dk_transport_peer_add(struct dk_transport *t, const struct dk_addr *remote, uint32_t port, uint32_t *peer);
 /* Forgets the peer; outstanding requests end without an event. The caller's request memory is free at once. */
 void dk_transport_peer_remove(struct dk_transport *t, uint32_t peer);
 
 /* Starts a request whose bytes are the concatenation of parts (at most 4, not empty in total). The memory stays the
  * caller's and must not change until the RESPONSE, FAILED or peer_remove of this request.
- * *request_id: unique within the peer. -EAGAIN: requests_max are waiting; -EMSGSIZE; -EHOSTDOWN: peer is dead. */
+ * *request_id: unique within the engine, always rising. -EAGAIN: requests_max are waiting; -EINVAL: empty;
+ * -EMSGSIZE; -EHOSTDOWN: peer is dead or not there. */
 int dk_transport_request(struct dk_transport *t, uint32_t peer, const struct iovec *parts, int part_count,
                          uint64_t now_us, uint64_t *request_id);
 
 /* Answers a REQUEST event; the bytes are copied and kept for repeats until the peer's later requests push them out.
- * -ENOENT: the peer is gone or was answered already; -EMSGSIZE. */
+ * -ENOENT: the peer is gone or was answered already; -EINVAL: empty; -EMSGSIZE; -ENOMEM. */
 int dk_transport_respond(struct dk_transport *t, uint32_t peer, uint64_t request_id, const struct iovec *parts,
                          int part_count, uint64_t now_us);
 
@@ -88,7 +91,8 @@ enum dk_transport_event_type {
     DK_EVENT_NONE,
     DK_EVENT_REQUEST,  /* data: a whole request; answer it with respond */
     DK_EVENT_RESPONSE, /* data: the whole response to request_id */
-    DK_EVENT_FAILED,   /* request_id will not be answered: the peer is dead (rc -EHOSTDOWN) */
+    DK_EVENT_FAILED,   /* request_id will not be answered: the peer is dead (rc -EHOSTDOWN), or one side does not
+                        * take messages of this length (rc -EMSGSIZE) */
     DK_EVENT_DEAD,     /* the peer is dead; its FAILED events came before; it may be removed and added again */
 };
 

@@ -17,16 +17,24 @@
 /* Version of the control messages; another one is refused with VERSION_MISMATCH. */
 #define DK_PROTOCOL_VERSION 1u
 
-/* errno <-> Code. Unknown errnos are INTERNAL, unknown codes -EIO. OK is 0. */
+/* errno <-> Code. Unknown errnos are INTERNAL, unknown codes -EIO. OK is 0. From codes: INVALID_ARGUMENT -EINVAL,
+ * NOT_FOUND -ENOENT, FAILED_PRECONDITION -EBUSY, RESOURCE_EXHAUSTED -ENOSPC, UNAVAILABLE -EHOSTUNREACH, DEADLINE_EXCEEDED
+ * -ETIMEDOUT, CANCELLED -ECANCELED, UNIMPLEMENTED -ENOSYS, DATA_LOSS -EBADMSG, INTERNAL -EIO, VERSION_MISMATCH
+ * -EPROTONOSUPPORT. Other errnos of the same meaning go to the same code (status.c). */
 Dk__Code dk_code_from_errno(int rc);
 int dk_errno_from_code(Dk__Code code);
 const char *dk_code_name(Dk__Code code); /* "INVALID_ARGUMENT" */
 
+/* What protobuf-c's decoder leaves unchecked: enum values that this build does not know and texts that are not UTF-8,
+ * at any depth. 0; -EBADMSG with the field's name. */
+int dk_message_check(const ProtobufCMessage *m, struct dk_err *err);
+
 /* A data-plane message: u32 header length, protobuf header, raw payload.
  * Packs `header` in front of a payload of its own: writes length and header into out (capacity bytes).
- * Returns the bytes written, or -ENOBUFS. The payload follows as the next part of the transport's message; the header
- * is padded (an unknown field) so that the payload starts at a multiple of 64. */
-#define DK_DATA_HEADER_MAX 512
+ * Returns the bytes written, at most DK_DATA_HEADER_MAX, or -ENOBUFS. The payload follows as the next part of the
+ * transport's message; the header is padded (field 15, which no header may use) so that the payload starts at a
+ * multiple of 64. The longest dk_err text fits. */
+#define DK_DATA_HEADER_MAX 1024
 int dk_data_pack(const ProtobufCMessage *header, uint8_t *out, size_t capacity);
 
 /* Splits a received message and decodes its header into the arena (reset first). *payload points into data.
@@ -35,7 +43,8 @@ int dk_data_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *data, 
                    ProtobufCMessage **header, const uint8_t **payload, size_t *payload_bytes);
 
 /* JSON <-> message by descriptor, as protobuf's canonical JSON mapping but with the field names as written in proto/:
- * enums by name, bytes in base64, 64-bit numbers as JSON integers. */
+ * enums by name, bytes in base64, 64-bit numbers as JSON integers (as texts from 2^63 on; both are read), NaN and
+ * infinities as texts, null the same as absent. */
 /* Returns a malloc'ed text; NULL: no memory. indent: 0 for one line. */
 char *dk_json_from_message(const ProtobufCMessage *m, int indent);
 /* *m is freed by protobuf_c_message_free_unpacked. -EINVAL: err names the field and what it takes. */

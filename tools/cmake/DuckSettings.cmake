@@ -18,7 +18,7 @@ add_library(duck_flags INTERFACE)
 target_compile_options(duck_flags INTERFACE
   -Wall -Wextra -Werror -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef
   -Wno-unused-parameter -ffp-contract=off -fno-omit-frame-pointer)
-target_compile_definitions(duck_flags INTERFACE _GNU_SOURCE)
+target_compile_definitions(duck_flags INTERFACE _GNU_SOURCE DUCKLLM_VERSION="${PROJECT_VERSION}")
 if(DUCK_SANITIZE)
   target_compile_options(duck_flags INTERFACE -fsanitize=${DUCK_SANITIZE} -fno-sanitize-recover=all)
   target_link_options(duck_flags INTERFACE -fsanitize=${DUCK_SANITIZE})

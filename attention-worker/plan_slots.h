@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef WORKER_PLAN_SLOTS_H
+#define WORKER_PLAN_SLOTS_H
+
+#include <stdint.h>
+
+/* A plan as the engine keeps it: plain values copied from the message. */
+
+#define PLAN_SLOTS_MAX 64u
+
+struct plan_slot {
+    char duck[64];
+    uint32_t member_index, instance;
+};
+
+struct worker_plan {
+    uint64_t epoch; /* 0: none */
+    uint64_t model_id;
+    char model_dir[512], backend[16];
+    uint32_t multiple_of, context;
+    uint32_t slot_count;
+    struct plan_slot slots[PLAN_SLOTS_MAX];
+};
+
+#endif

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DK_COORDINATOR_INTERNAL_H
+#define DK_COORDINATOR_INTERNAL_H
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "coordinator/core.h"
+#include "coordinator/sequence.h"
+
+/* For the files of this folder and white-box tests. */
+
+#define DK_TICK_US           100000ull   /* how often silence and grace times are looked at */
+#define DK_HEARTBEAT_MS      200u        /* what nodes are told */
+#define DK_SILENT_US         2000000ull  /* a node silent for longer is not alive */
+#define DK_NAME_FREE_US      1000000ull  /* a name whose owner is silent for longer may be taken by a newcomer */
+#define DK_FORGET_US         30000000ull /* a silent node that the plan does not need is forgotten */
+#define DK_GRACE_US          60000000ull /* of a client that neither reads nor cancels */
+#define DK_WAIT_MS_MAX       600000u     /* longest wait of a call */
+#define DK_DUCKS_MAX         250u        /* the last byte of 10.77.0.x numbers them */
+#define DK_MEMBERS_MAX       (DK_DUCKS_MAX + 1)
+#define DK_FINISHED_MAX      256u        /* sequences kept for readers after their end */
+#define DK_LOGITS_STEP_BYTES (4u << 20)  /* logits asked for in one step, if more than one row */
+#define DK_READ_REPLY_BYTES  (4u << 20)  /* events in one reply, if more than one */
+#define DK_READ_EVENTS_MAX   4096u
+#define DK_TEXT_BYTES_MAX    (16u << 20) /* longest text that is made into tokens */
+
+struct dk_member {
+    Dk__HeartbeatRequest *beat; /* its last one */
+    uint32_t index;             /* smallest free number of its kind when it joined */
+    uint64_t last_us;           /* when that came */
+};
+
+enum dk_parked_kind { DK_PARKED_READ, DK_PARKED_NEXT_STEP, DK_PARKED_STATUS };
+
+/* A call that waits for something. */
+struct dk_parked {
+    enum dk_parked_kind kind;
+    void *call;
+    uint64_t deadline_us;
+    uint64_t sequence_id, cursor; /* READ */
+    char worker[64];              /* NEXT_STEP */
+    uint32_t instance;
+    uint64_t plan_epoch;
+    bool has_unlike; /* STATUS */
+    Dk__ClusterState unlike;
+};
+
+struct dk_coordinator {
+    struct dk_coordinator_options options;
+    uint64_t now_us, start_us, tick_us; /* tick_us: of the next look at silence and grace times */
+    struct dk_rng rng;
+    bool ending;
+
+    struct dk_member members[DK_MEMBERS_MAX]; /* in order of joining */
+    uint32_t member_count;
+
+    bool has_model;
+    struct dk_served_model model;
+    Dk__ClusterState state;
+    Dk__Code error_code; /* why FAILED or DEGRADED, or what LOADING waits for; OK: nothing */
+    char error_text[500];
+    Dk__Plan *plan;           /* NULL: none */
+    uint32_t worker_instance; /* that the plan's epoch is meant for; 0: the first one that comes */
+    uint64_t epoch_last;      /* largest one seen or made */
+
+    struct dk_sequence **sequences; /* by id, which is the order of their Submit calls */
+    uint32_t sequence_count, sequences_max;
+    uint64_t sequence_next;
+
+    Dk__Step *step;         /* handed to the worker, result not here yet; NULL: none */
+    uint32_t step_instance; /* worker that it was made for */
+    uint64_t step_next;
+    uint64_t *released; /* [2 * running_max] ended sequences that the worker may still have a cache of */
+    uint32_t released_count;
+
+    struct dk_parked *parked; /* [parked_max + 1] */
+    uint32_t parked_count;
+
+    uint64_t steps, prompt_tokens, output_tokens, sequences_done, sequences_failed;
+    Dk__StepTiming timing_total, timing_last;
+};
+
+/* ---- membership.c */
+void dk_heartbeat_handle(struct dk_coordinator *c, void *call, const Dk__HeartbeatRequest *q, struct dk_outbox *out);
+void dk_leave_handle(struct dk_coordinator *c, void *call, const Dk__LeaveRequest *q, struct dk_outbox *out);
+void dk_members_tick(struct dk_coordinator *c); /* forgets who has been silent for long */
+void dk_members_fini(struct dk_coordinator *c);
+struct dk_member *dk_member_find(struct dk_coordinator *c, const char *name);
+struct dk_member *dk_member_worker(struct dk_coordinator *c); /* NULL: none */
+bool dk_member_alive(const struct dk_coordinator *c, const struct dk_member *m);
+/* A copy of what the node told of itself, with the data-plane address that it was given. NULL: no memory. */
+Dk__NodeInfo *dk_member_info(const struct dk_member *m);
+
+/* ---- cluster.c */
+void dk_load_handle(struct dk_coordinator *c, void *call, const Dk__LoadRequest *q, struct dk_outbox *out);
+void dk_cluster_update(struct dk_coordinator *c); /* after anything that the state depends on */
+bool dk_cluster_needs(const struct dk_coordinator *c, const struct dk_member *m); /* m is a duck of the plan */
+void dk_cluster_fini(struct dk_coordinator *c);
+
+/* ---- cluster_status.c */
+void dk_status_handle(struct dk_coordinator *c, void *call, const Dk__StatusRequest *q, struct dk_outbox *out);
+bool dk_status_serve(struct dk_coordinator *c, const struct dk_parked *p, bool late, struct dk_outbox *out);
+void dk_stats_handle(struct dk_coordinator *c, void *call, struct dk_outbox *out);
+
+/* ---- ingress.c */
+void dk_submit_handle(struct dk_coordinator *c, void *call, const Dk__SubmitRequest *q, struct dk_outbox *out);
+void dk_tokenize_handle(struct dk_coordinator *c, void *call, const Dk__TokenizeRequest *q, struct dk_outbox *out);
+void dk_detokenize_handle(struct dk_coordinator *c, void *call, const Dk__DetokenizeRequest *q, struct dk_outbox *out);
+
+/* ---- scheduler.c */
+void dk_next_step_handle(struct dk_coordinator *c, void *call, const Dk__NextStepRequest *q, struct dk_outbox *out);
+bool dk_next_step_serve(struct dk_coordinator *c, const struct dk_parked *p, bool late, struct dk_outbox *out);
+void dk_schedule_uncache(struct dk_coordinator *c);    /* the worker's caches hold nothing that counts any more */
+void dk_schedule_new_worker(struct dk_coordinator *c); /* nor does it know of any sequence or step */
+
+/* ---- egress.c */
+void dk_step_result_apply(struct dk_coordinator *c, const Dk__StepResult *r);
+void dk_read_handle(struct dk_coordinator *c, void *call, const Dk__ReadRequest *q, struct dk_outbox *out);
+bool dk_read_serve(struct dk_coordinator *c, const struct dk_parked *p, bool late, struct dk_outbox *out);
+void dk_cancel_handle(struct dk_coordinator *c, void *call, const Dk__CancelRequest *q, struct dk_outbox *out);
+/* Ends a sequence, whatever its state. error: with ERROR only. */
+void dk_sequence_end(struct dk_coordinator *c, struct dk_sequence *s, Dk__FinishReason why, Dk__Code code,
+                     const char *text);
+void dk_sequences_fail(struct dk_coordinator *c, Dk__Code code, const char *text); /* every one that lives */
+void dk_sequences_tick(struct dk_coordinator *c);                                  /* grace times */
+struct dk_sequence *dk_sequence_find(struct dk_coordinator *c, uint64_t id);
+uint32_t dk_sequences_in(const struct dk_coordinator *c, enum dk_sequence_state state);
+/* Makes room by forgetting the oldest finished one if need be. -ENOMEM. */
+int dk_sequence_add(struct dk_coordinator *c, struct dk_sequence *s);
+
+/* ---- parked.c */
+/* The call is answered by dk_parked_serve() at the end of this message's handling if it can be. */
+void dk_park(struct dk_coordinator *c, struct dk_parked *p, uint32_t wait_ms);
+void dk_parked_serve(struct dk_coordinator *c, struct dk_outbox *out);
+void dk_parked_drop_next_step(struct dk_coordinator *c, struct dk_outbox *out); /* answers "nothing to do" */
+
+#endif

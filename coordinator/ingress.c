@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/coordinator_internal.h"
+
+/* Text in, tokens made, sequence opened. Every check is made before anything is kept. */
+
+static int model_missing(const struct dk_coordinator *c, struct dk_outbox *out, void *call)
+{
+    if (!c->has_model) {
+        dk_outbox_fail(out, call, DK__CODE__FAILED_PRECONDITION,
+                       "no model is loaded: run 'duckctl load DIR' (Client/Load) first");
+        return -ENOENT;
+    }
+    return 0;
+}
+
+/* Text of a client to ids. */
+static int encode(const struct dk_coordinator *c, const char *text, uint32_t **ids, size_t *count, struct dk_err *err)
+{
+    size_t bytes = strlen(text);
+
+    if (bytes > DK_TEXT_BYTES_MAX)
+        return dk_err_set(err, -EINVAL, "the text has %zu bytes, more than the %u that are taken", bytes,
+                          DK_TEXT_BYTES_MAX);
+    return dk_tokenizer_encode(c->model.tokenizer, text, bytes, ids, count, err);
+}
+
+static int encode_messages(const struct dk_coordinator *c, const json_t *messages, enum dk_thinking thinking,
+                           uint32_t **ids, size_t *count, struct dk_err *err)
+{
+    char *text = NULL;
+    int rc = dk_chat_render(c->model.chat, messages, NULL, thinking, 1, &text, err);
+
+    if (rc == 0)
+        rc = encode(c, text, ids, count, err);
+    free(text);
+    return rc;
+}
+
+static int encode_chat(const struct dk_coordinator *c, const Dk__ChatPrompt *chat, enum dk_thinking thinking,
+                       uint32_t **ids, size_t *count, struct dk_err *err)
+{
+    json_t *messages = json_array();
+    int rc = messages ? 0 : -ENOMEM;
+
+    for (size_t i = 0; i < chat->n_messages && rc == 0; i++) {
+        const Dk__ChatMessage *m = chat->messages[i];
+        json_t *o = json_object();
+
+        /* jansson takes only valid UTF-8, as strings in protobuf are meant to be. */
+        if (json_object_set_new(o, "role", json_string(m->role)) ||
+            (m->content && json_object_set_new(o, "content", json_string(m->content))) ||
+            (m->reasoning_content &&
+             json_object_set_new(o, "reasoning_content", json_string(m->reasoning_content))) ||
+            json_array_append(messages, o))
+            rc = dk_err_set(err, -EINVAL, "messages[%zu]: not valid UTF-8", i);
+        json_decref(o);
+    }
+    if (rc == -ENOMEM)
+        dk_err_set(err, rc, "out of memory");
+    if (rc == 0)
+        rc = encode_messages(c, messages, thinking, ids, count, err);
+    json_decref(messages);
+    return rc;
+}
+
+static int encode_json(const struct dk_coordinator *c, const char *text, enum dk_thinking thinking, uint32_t **ids,
+                       size_t *count, struct dk_err *err)
+{
+    json_error_t where;
+    json_t *messages;
+    int rc;
+
+    if (strlen(text) > DK_TEXT_BYTES_MAX)
+        return dk_err_set(err, -EINVAL, "messages_json: larger than %u bytes", DK_TEXT_BYTES_MAX);
+    messages = json_loads(text, JSON_REJECT_DUPLICATES, &where);
+    if (!messages)
+        return dk_err_set(err, -EINVAL, "messages_json: line %d column %d: %s", where.line, where.column, where.text);
+    if (json_is_array(messages))
+        rc = encode_messages(c, messages, thinking, ids, count, err);
+    else
+        rc = dk_err_set(err, -EINVAL, "messages_json: must be an array of messages");
+    json_decref(messages);
+    return rc;
+}
+
+static int take_ids(const Dk__TokenIds *given, uint32_t **ids, size_t *count, struct dk_err *err)
+{
+    *ids = malloc(given->n_ids * sizeof **ids + 1);
+    if (!*ids)
+        return dk_err_set(err, -ENOMEM, "out of memory");
+    if (given->n_ids)
+        memcpy(*ids, given->ids, given->n_ids * sizeof **ids);
+    *count = given->n_ids;
+    return 0;
+}
+
+static enum dk_thinking thinking_of(protobuf_c_boolean has, protobuf_c_boolean on)
+{
+    return !has ? DK_THINKING_DEFAULT : on ? DK_THINKING_ON : DK_THINKING_OFF;
+}
+
+static int make_prompt(const struct dk_coordinator *c, const Dk__SubmitRequest *q, uint32_t **ids, size_t *count,
+                       struct dk_err *err)
+{
+    switch (q->prompt_case) {
+    case DK__SUBMIT_REQUEST__PROMPT_TEXT:
+        return encode(c, q->text, ids, count, err);
+    case DK__SUBMIT_REQUEST__PROMPT_IDS:
+        return take_ids(q->ids, ids, count, err);
+    case DK__SUBMIT_REQUEST__PROMPT_CHAT:
+        return encode_chat(c, q->chat, thinking_of(q->chat->has_thinking, q->chat->thinking), ids, count, err);
+    case DK__SUBMIT_REQUEST__PROMPT_MESSAGES_JSON:
+        return encode_json(c, q->messages_json, thinking_of(q->has_thinking, q->thinking), ids, count, err);
+    default:
+        return dk_err_set(err, -EINVAL, "a prompt is missing: give text, ids, chat or messages_json");
+    }
+}
+
+/* What is wrong with the request whatever the prompt. */
+static int check_options(const struct dk_coordinator *c, const Dk__SubmitRequest *q, struct dk_err *err)
+{
+    if (q->has_max_tokens && !q->max_tokens)
+        return dk_err_set(err, -EINVAL, "max_tokens: must be at least 1");
+    if (q->has_temperature && !(q->temperature >= 0 && q->temperature <= 100))
+        return dk_err_set(err, -EINVAL, "temperature: %g is not from 0 (greedy) to 100", (double)q->temperature);
+    if (q->has_top_p && !(q->top_p > 0 && q->top_p <= 1))
+        return dk_err_set(err, -EINVAL, "top_p: %g is not above 0 and at most 1", (double)q->top_p);
+    if (q->has_top_k && q->top_k > c->model.config.vocab)
+        return dk_err_set(err, -EINVAL, "top_k: %u is more than the vocabulary's %u (0: no limit)", q->top_k,
+                          c->model.config.vocab);
+    if (q->has_logprobs && q->logprobs > 20)
+        return dk_err_set(err, -EINVAL, "logprobs: %u alternatives asked for, at most 20 are reported", q->logprobs);
+    if (q->has_prefill_chunk && !q->prefill_chunk)
+        return dk_err_set(err, -EINVAL, "prefill_chunk: must be at least 1");
+    if (q->n_stop > DK_STOP_STRINGS_MAX)
+        return dk_err_set(err, -EINVAL, "stop: %zu strings, at most %u are taken", q->n_stop, DK_STOP_STRINGS_MAX);
+    for (size_t i = 0; i < q->n_stop; i++)
+        if (!q->stop[i][0] || strlen(q->stop[i]) > DK_STOP_BYTES_MAX)
+            return dk_err_set(err, -EINVAL, "stop[%zu]: must have 1 to %u bytes, has %zu", i, DK_STOP_BYTES_MAX,
+                              strlen(q->stop[i]));
+    return 0;
+}
+
+static void set_options(struct dk_coordinator *c, const Dk__SubmitRequest *q, struct dk_sequence *s)
+{
+    const struct dk_generation_config *g = &c->model.generation;
+
+    s->temperature = q->has_temperature ? q->temperature : (float)g->temperature;
+    s->top_p = q->has_top_p ? q->top_p : (float)g->top_p;
+    s->top_k = q->has_top_k ? q->top_k : g->top_k;
+    if (s->top_k > c->model.config.vocab)
+        s->top_k = 0;
+    s->seed = q->has_seed ? q->seed : dk_rng_next(&c->rng) >> 11; /* 53 bits: exact in every JSON reader */
+    s->want_logprob = q->has_logprobs;
+    s->logprobs = q->has_logprobs ? q->logprobs : 0;
+    s->want_logits = q->has_want_logits && q->want_logits;
+    s->ignore_eos = q->has_ignore_eos && q->ignore_eos;
+    s->prefill_chunk = q->has_prefill_chunk ? q->prefill_chunk : 0;
+}
+
+static Dk__SubmitReply *submit_reply(const struct dk_sequence *s)
+{
+    Dk__SubmitReply *r = dk_message_new(&dk__submit_reply__descriptor);
+
+    if (!r)
+        return NULL;
+    r->handle = s->id;
+    r->prompt_ids = malloc(s->prompt_len * sizeof *r->prompt_ids);
+    if (!r->prompt_ids) {
+        dk_message_free(r);
+        return NULL;
+    }
+    memcpy(r->prompt_ids, s->tokens, s->prompt_len * sizeof *r->prompt_ids);
+    r->n_prompt_ids = s->prompt_len;
+    return r;
+}
+
+/* Checks the prompt against the context, and opens the sequence. Takes ids over when it returns 0. */
+static int open_sequence(struct dk_coordinator *c, const Dk__SubmitRequest *q, uint32_t *ids, size_t count,
+                         struct dk_sequence **out, struct dk_err *err)
+{
+    uint32_t context = c->plan->context, room, max_tokens;
+    struct dk_sequence *s;
+
+    if (!count)
+        return dk_err_set(err, -EINVAL, "the prompt is empty: at least one token is needed");
+    for (size_t i = 0; i < count; i++)
+        if (ids[i] >= c->model.config.vocab)
+            return dk_err_set(err, -EINVAL,
+                              "token %zu of the prompt: id %u is out of range, the model's vocabulary has %u", i,
+                              ids[i], c->model.config.vocab);
+    if (count >= context)
+        return dk_err_set(err, -EINVAL,
+                          "the prompt has %zu tokens, and the context of %u must hold it and at least one token of the "
+                          "answer; shorten it or load the model with a larger context",
+                          count, context);
+    room = context - (uint32_t)count;
+    max_tokens = q->has_max_tokens && q->max_tokens < room ? q->max_tokens : room;
+    s = dk_sequence_alloc(c->sequence_next, ids, (uint32_t)count, max_tokens, c->now_us);
+    if (!s)
+        return dk_err_set(err, -ENOMEM, "out of memory");
+    set_options(c, q, s);
+    *out = s;
+    return 0;
+}
+
+void dk_submit_handle(struct dk_coordinator *c, void *call, const Dk__SubmitRequest *q, struct dk_outbox *out)
+{
+    struct dk_sequence *s = NULL;
+    struct dk_err err = {0};
+    uint32_t *ids = NULL;
+    size_t count = 0;
+
+    if (model_missing(c, out, call))
+        return;
+    if (c->state == DK__CLUSTER_STATE__FAILED) {
+        dk_outbox_fail(out, call, DK__CODE__FAILED_PRECONDITION, "the model did not load: %s", c->error_text);
+        return;
+    }
+    if (dk_sequences_in(c, DK_SEQUENCE_QUEUED) >= c->options.queue_max) {
+        dk_outbox_fail(out, call, DK__CODE__RESOURCE_EXHAUSTED,
+                       "the queue is full: %u sequences wait already; try again later", c->options.queue_max);
+        return;
+    }
+    if (check_options(c, q, &err) < 0 || make_prompt(c, q, &ids, &count, &err) < 0 ||
+        open_sequence(c, q, ids, count, &s, &err) < 0)
+        goto fail;
+    ids = NULL;
+    if (dk_stop_filter_init(&s->stop, q->stop, (uint32_t)q->n_stop) < 0 || dk_sequence_add(c, s) < 0) {
+        dk_err_set(&err, -ENOMEM, "out of memory");
+        goto fail;
+    }
+    c->sequence_next++;
+    dk_log(DK_LOG_INFO, "sequence.open", "id=%llu prompt=%u max_tokens=%u temperature=%g", (unsigned long long)s->id,
+           s->prompt_len, s->max_tokens, (double)s->temperature);
+    dk_outbox_reply(out, call, submit_reply(s));
+    return;
+fail:
+    free(ids);
+    dk_sequence_free(s);
+    dk_outbox_fail_err(out, call, &err);
+}
+
+void dk_tokenize_handle(struct dk_coordinator *c, void *call, const Dk__TokenizeRequest *q, struct dk_outbox *out)
+{
+    Dk__TokenizeReply *r;
+    struct dk_err err = {0};
+    uint32_t *ids = NULL;
+    size_t count = 0;
+
+    if (model_missing(c, out, call))
+        return;
+    if (encode(c, q->text, &ids, &count, &err) < 0) {
+        dk_outbox_fail_err(out, call, &err);
+        return;
+    }
+    r = dk_message_new(&dk__tokenize_reply__descriptor);
+    if (r) {
+        r->ids = ids;
+        r->n_ids = count;
+    } else {
+        free(ids);
+    }
+    dk_outbox_reply(out, call, r);
+}
+
+void dk_detokenize_handle(struct dk_coordinator *c, void *call, const Dk__DetokenizeRequest *q, struct dk_outbox *out)
+{
+    const struct dk_tokenizer *t = c->model.tokenizer;
+    struct dk_detokenizer d = {0};
+    struct dk_stop_filter text = {0};
+    Dk__DetokenizeReply *r;
+    size_t room;
+    char *piece;
+    int rc = 0;
+
+    if (model_missing(c, out, call))
+        return;
+    for (size_t i = 0; i < q->n_ids; i++)
+        if (q->ids[i] >= c->model.config.vocab) {
+            dk_outbox_fail(out, call, DK__CODE__INVALID_ARGUMENT,
+                           "ids[%zu]: %u is out of range, the model's vocabulary has %u", i, q->ids[i],
+                           c->model.config.vocab);
+            return;
+        }
+    room = dk_detokenizer_room(t) + 64;
+    piece = malloc(room);
+    r = dk_message_new(&dk__detokenize_reply__descriptor);
+    if (!piece || !r)
+        rc = -ENOMEM;
+    for (size_t i = 0; i < q->n_ids && rc == 0; i++)
+        if (q->ids[i] < dk_tokenizer_size(t))
+            rc = dk_stop_filter_push(&text, piece, dk_detokenizer_next(t, &d, q->ids[i], false, piece, room));
+    if (rc == 0)
+        rc = dk_stop_filter_push(&text, piece, dk_detokenizer_finish(&d, piece, room));
+    if (rc == 0) {
+        r->text = dk_stop_filter_take(&text);
+        if (!r->text)
+            r->text = strdup("");
+    }
+    if (rc < 0 || !r->text) {
+        dk_message_free(r);
+        r = NULL;
+    }
+    free(piece);
+    dk_stop_filter_fini(&text);
+    dk_outbox_reply(out, call, r);
+}

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/coordinator_internal.h"
+
+/* One step is outstanding at a time. It is kept until its result comes, and handed out again as often as the worker asks
+ * without bringing that result, so a lost reply costs nothing. Each sequence knows how many of its tokens are in the
+ * worker's cache; whatever is missing goes into the next steps. So a worker that lost its caches needs no other care than
+ * setting that number to 0, and its continuation is the same, because a token depends on the tokens before it, the seed
+ * and the position only. */
+
+static bool runs(const struct dk_sequence *s)
+{
+    return s->state == DK_SEQUENCE_PREFILL || s->state == DK_SEQUENCE_DECODE;
+}
+
+void dk_schedule_uncache(struct dk_coordinator *c)
+{
+    for (uint32_t i = 0; i < c->sequence_count; i++)
+        if (runs(c->sequences[i])) {
+            c->sequences[i]->cached = 0;
+            dk_sequence_state_set(c->sequences[i], DK_SEQUENCE_PREFILL);
+        }
+}
+
+void dk_schedule_new_worker(struct dk_coordinator *c)
+{
+    dk_schedule_uncache(c);
+    for (uint32_t i = 0; i < c->sequence_count; i++)
+        c->sequences[i]->known = false;
+    c->released_count = 0;
+    dk_message_free(c->step);
+    c->step = NULL;
+}
+
+/* The worker does not have the step any more: it will not be done. */
+static void step_drop(struct dk_coordinator *c)
+{
+    dk_log(DK_LOG_INFO, "step.drop", "step=%llu epoch=%llu", (unsigned long long)c->step->step_id,
+           (unsigned long long)c->step->plan_epoch);
+    for (size_t i = 0; i < c->step->n_released && c->released_count < 2 * c->options.running_max; i++)
+        c->released[c->released_count++] = c->step->released[i];
+    dk_message_free(c->step);
+    c->step = NULL;
+    dk_schedule_uncache(c);
+}
+
+/* Queued sequences become running ones, first come, first served. */
+static void admit(struct dk_coordinator *c)
+{
+    uint32_t running = dk_sequences_in(c, DK_SEQUENCE_PREFILL) + dk_sequences_in(c, DK_SEQUENCE_DECODE);
+
+    for (uint32_t i = 0; i < c->sequence_count && running < c->options.running_max; i++)
+        if (c->sequences[i]->state == DK_SEQUENCE_QUEUED) {
+            dk_sequence_state_set(c->sequences[i], DK_SEQUENCE_PREFILL);
+            c->sequences[i]->start_us = c->now_us;
+            running++;
+        }
+}
+
+static bool wants_logits_next(const struct dk_sequence *s)
+{
+    return s->want_logits && s->cached >= s->logits_done && s->cached < s->prompt_len;
+}
+
+/* The most tokens of a prompt that may go into one step. logits_rows: rows of logits that this step may ask for. */
+static uint32_t prefill_rows(const struct dk_coordinator *c, const struct dk_sequence *s, uint64_t logits_rows)
+{
+    uint32_t end = dk_sequence_total(s), rows;
+    uint64_t row_bytes = (uint64_t)c->model.config.vocab * sizeof(float), room;
+
+    /* One StepSequence wants the logits of all its tokens or of none, so it ends where that changes. */
+    if (s->want_logits && s->cached < s->logits_done)
+        end = s->logits_done;
+    else if (wants_logits_next(s))
+        end = s->prompt_len;
+    rows = end - s->cached;
+    if (s->prefill_chunk && rows > s->prefill_chunk)
+        rows = s->prefill_chunk;
+    if (!wants_logits_next(s))
+        return rows;
+    room = s->logits_unread < DK_LOGITS_UNREAD_BYTES ? (DK_LOGITS_UNREAD_BYTES - s->logits_unread) / row_bytes : 0;
+    if (!room && !s->logits_unread)
+        room = 1; /* a row that is larger than the limit goes alone */
+    if (rows > room)
+        rows = (uint32_t)room;
+    return rows > logits_rows ? (uint32_t)logits_rows : rows;
+}
+
+/* Sets rows_now of all sequences and returns how many have any. Decoding ones get their row; the rest of the budget goes to
+ * prompts in equal shares, and what a short prompt leaves over to the oldest that can use it. */
+static uint32_t share_rows(struct dk_coordinator *c)
+{
+    uint64_t row_bytes = (uint64_t)c->model.config.vocab * sizeof(float);
+    uint64_t logits_rows = row_bytes < DK_LOGITS_STEP_BYTES ? DK_LOGITS_STEP_BYTES / row_bytes : 1;
+    uint32_t left = c->options.step_rows, waiting = 0, count = 0, share;
+
+    for (uint32_t i = 0; i < c->sequence_count; i++) {
+        struct dk_sequence *s = c->sequences[i];
+
+        s->rows_now = s->state == DK_SEQUENCE_DECODE ? 1 : 0;
+        left -= s->rows_now;
+        count += s->rows_now;
+        waiting += s->state == DK_SEQUENCE_PREFILL;
+    }
+    share = waiting ? left / waiting : 0;
+    if (!share)
+        share = 1;
+    /* First the shares, then what is left over. */
+    for (int round = 0; round < 2; round++)
+        for (uint32_t i = 0; i < c->sequence_count && left; i++) {
+            struct dk_sequence *s = c->sequences[i];
+            uint32_t most, rows = round == 0 ? share : left;
+
+            if (s->state != DK_SEQUENCE_PREFILL)
+                continue;
+            /* logits_rows does not count the rows of logits that this sequence has got already. */
+            most = prefill_rows(c, s, logits_rows + s->rows_now) - s->rows_now;
+            if (rows > most)
+                rows = most;
+            if (rows > left)
+                rows = left;
+            count += rows && !s->rows_now;
+            s->rows_now += rows;
+            left -= rows;
+            if (wants_logits_next(s))
+                logits_rows -= rows;
+        }
+    return count;
+}
+
+static Dk__Sampling *sampling_of(const struct dk_sequence *s)
+{
+    Dk__Sampling *m = dk_message_new(&dk__sampling__descriptor);
+
+    if (!m)
+        return NULL;
+    m->has_temperature = m->has_top_k = m->has_top_p = m->has_seed = m->has_logprobs = m->has_want_logprob = true;
+    m->temperature = s->temperature;
+    m->top_k = s->top_k;
+    m->top_p = s->top_p;
+    m->seed = s->seed;
+    m->logprobs = s->logprobs;
+    m->want_logprob = s->want_logprob;
+    return m;
+}
+
+static Dk__StepSequence *step_sequence(const struct dk_sequence *s)
+{
+    Dk__StepSequence *m = dk_message_new(&dk__step_sequence__descriptor);
+
+    if (!m)
+        return NULL;
+    m->sequence_id = s->id;
+    m->position = s->cached;
+    m->tokens = malloc(s->rows_now * sizeof *m->tokens);
+    m->has_sample = m->sample = s->cached + s->rows_now == dk_sequence_total(s);
+    m->has_want_logits = m->want_logits = wants_logits_next(s);
+    if (m->sample)
+        m->sampling = sampling_of(s);
+    if (!m->tokens || (m->sample && !m->sampling)) {
+        dk_message_free(m);
+        return NULL;
+    }
+    memcpy(m->tokens, s->tokens + s->cached, s->rows_now * sizeof *m->tokens);
+    m->n_tokens = s->rows_now;
+    return m;
+}
+
+/* NULL: nothing to do, or no memory, which the next call tries again. */
+static Dk__Step *step_form(struct dk_coordinator *c)
+{
+    uint32_t count;
+    Dk__Step *step;
+
+    admit(c);
+    count = share_rows(c);
+    if (!count)
+        return NULL;
+    step = dk_message_new(&dk__step__descriptor);
+    if (!step)
+        return NULL;
+    step->step_id = c->step_next;
+    step->plan_epoch = c->plan->epoch;
+    step->sequences = calloc(count, sizeof(Dk__StepSequence *));
+    step->released = malloc(2 * (size_t)c->options.running_max * sizeof *step->released);
+    if (!step->sequences || !step->released)
+        goto fail;
+    for (uint32_t i = 0; i < c->sequence_count; i++) {
+        if (!c->sequences[i]->rows_now)
+            continue;
+        step->sequences[step->n_sequences] = step_sequence(c->sequences[i]);
+        if (!step->sequences[step->n_sequences])
+            goto fail;
+        step->n_sequences++;
+    }
+    for (uint32_t i = 0; i < c->sequence_count; i++)
+        c->sequences[i]->known |= c->sequences[i]->rows_now > 0;
+    memcpy(step->released, c->released, c->released_count * sizeof *step->released);
+    step->n_released = c->released_count;
+    c->released_count = 0;
+    c->step_next++;
+    return step;
+fail:
+    dk_message_free(step);
+    return NULL;
+}
+
+void dk_next_step_handle(struct dk_coordinator *c, void *call, const Dk__NextStepRequest *q, struct dk_outbox *out)
+{
+    struct dk_member *worker = dk_member_worker(c);
+    struct dk_parked p = {.kind = DK_PARKED_NEXT_STEP, .call = call, .instance = q->instance,
+                          .plan_epoch = q->has_plan_epoch ? q->plan_epoch : 0};
+    bool ours = worker && !strcmp(worker->beat->node->name, q->worker) &&
+                worker->beat->node->address->instance == q->instance;
+
+    if (worker && !ours && dk_member_alive(c, worker)) {
+        dk_outbox_fail(out, call, DK__CODE__FAILED_PRECONDITION,
+                       "the cluster's attention-worker is '%s' of another instance: this one must send heartbeats and "
+                       "be accepted first",
+                       worker->beat->node->name);
+        return;
+    }
+    /* Only one call of the worker waits: an earlier one was given up. */
+    dk_parked_drop_next_step(c, out);
+    if (ours && c->step && c->step_instance == q->instance) {
+        if (q->result && q->result->step_id == c->step->step_id) {
+            dk_step_result_apply(c, q->result);
+            dk_message_free(c->step);
+            c->step = NULL;
+        } else if (c->step->plan_epoch != p.plan_epoch) {
+            step_drop(c);
+        }
+    }
+    dk_park(c, &p, q->wait_ms);
+}
+
+bool dk_next_step_serve(struct dk_coordinator *c, const struct dk_parked *p, bool late, struct dk_outbox *out)
+{
+    struct dk_member *worker = dk_member_worker(c);
+    Dk__NextStepReply *r;
+
+    /* A worker that the membership does not know, or whose plan is another one, waits. */
+    if (worker && worker->beat->node->address->instance == p->instance && c->plan && c->plan->epoch == p->plan_epoch &&
+        !c->step && c->state == DK__CLUSTER_STATE__READY && c->worker_instance == p->instance) {
+        c->step = step_form(c);
+        c->step_instance = p->instance;
+    }
+    if (!late && !(c->step && c->step_instance == p->instance && c->step->plan_epoch == p->plan_epoch))
+        return false;
+    r = dk_message_new(&dk__next_step_reply__descriptor);
+    if (r && c->step && c->step_instance == p->instance && c->step->plan_epoch == p->plan_epoch) {
+        r->step = dk_message_clone(c->step);
+        if (!r->step) {
+            dk_message_free(r);
+            r = NULL;
+        }
+    }
+    dk_outbox_reply(out, p->call, r);
+    return true;
+}

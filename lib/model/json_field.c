@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "model/json_field.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define VALUE_BYTES_MAX 80 /* of a value that is shown in an error */
+
+const json_t *dk_json_field(const struct dk_json_reader *r, const char *name)
+{
+    const json_t *v = json_object_get(r->object, name);
+
+    return json_is_null(v) ? NULL : v;
+}
+
+void dk_json_need(struct dk_json_reader *r, const char *name)
+{
+    if (r->rc == 0 && !dk_json_field(r, name))
+        r->rc = dk_err_set(r->err, -EINVAL, "%s: %s is missing", r->where, name);
+}
+
+void dk_json_refuse(struct dk_json_reader *r, int rc, const char *name, const char *allowed)
+{
+    const json_t *v = json_object_get(r->object, name);
+    char *text;
+
+    if (r->rc < 0)
+        return;
+    text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
+    if (text && strlen(text) > VALUE_BYTES_MAX)
+        memcpy(text + VALUE_BYTES_MAX - 3, "...", 4);
+    r->rc = dk_err_set(r->err, rc, "%s: %s is %s; %s", r->where, name, text ? text : "absent", allowed);
+    free(text);
+}
+
+static void refuse_range(struct dk_json_reader *r, const char *name, uint32_t least, uint32_t most)
+{
+    char allowed[64];
+
+    snprintf(allowed, sizeof allowed, "a whole number from %u to %u is allowed", least, most);
+    dk_json_refuse(r, -EINVAL, name, allowed);
+}
+
+static bool u32_fits(const json_t *v, uint32_t least, uint32_t most)
+{
+    return json_is_integer(v) && json_integer_value(v) >= (json_int_t)least &&
+           json_integer_value(v) <= (json_int_t)most;
+}
+
+bool dk_json_u32(struct dk_json_reader *r, const char *name, uint32_t least, uint32_t most, uint32_t *out)
+{
+    const json_t *v = dk_json_field(r, name);
+
+    if (r->rc < 0 || !v)
+        return false;
+    if (!u32_fits(v, least, most)) {
+        refuse_range(r, name, least, most);
+        return false;
+    }
+    *out = (uint32_t)json_integer_value(v);
+    return true;
+}
+
+bool dk_json_double(struct dk_json_reader *r, const char *name, double least, double most, double *out)
+{
+    const json_t *v = dk_json_field(r, name);
+    double d = json_number_value(v);
+    char allowed[96];
+
+    if (r->rc < 0 || !v)
+        return false;
+    if (!json_is_number(v) || !isfinite(d) || d < least || d > most) {
+        snprintf(allowed, sizeof allowed, "a number from %g to %g is allowed", least, most);
+        dk_json_refuse(r, -EINVAL, name, allowed);
+        return false;
+    }
+    *out = d;
+    return true;
+}
+
+bool dk_json_bool(struct dk_json_reader *r, const char *name, bool *out)
+{
+    const json_t *v = dk_json_field(r, name);
+
+    if (r->rc < 0 || !v)
+        return false;
+    if (!json_is_boolean(v)) {
+        dk_json_refuse(r, -EINVAL, name, "true or false is allowed");
+        return false;
+    }
+    *out = json_is_true(v);
+    return true;
+}
+
+bool dk_json_text(struct dk_json_reader *r, const char *name, const char **out)
+{
+    const json_t *v = dk_json_field(r, name);
+
+    if (r->rc < 0 || !v)
+        return false;
+    if (!json_is_string(v)) {
+        dk_json_refuse(r, -EINVAL, name, "a text is allowed");
+        return false;
+    }
+    *out = json_string_value(v);
+    return true;
+}
+
+bool dk_json_u32_list(struct dk_json_reader *r, const char *name, uint32_t most, uint32_t *out, uint32_t most_count,
+                      uint32_t *count)
+{
+    const json_t *v = dk_json_field(r, name);
+    char allowed[96];
+    size_t n;
+
+    if (r->rc < 0 || !v)
+        return false;
+    n = json_is_array(v) ? json_array_size(v) : 1;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_is_array(v) ? json_array_get(v, i) : v;
+
+        if (n > most_count || !u32_fits(item, 0, most)) {
+            snprintf(allowed, sizeof allowed, "up to %u whole numbers from 0 to %u are allowed", most_count, most);
+            dk_json_refuse(r, -EINVAL, name, allowed);
+            return false;
+        }
+        out[i] = (uint32_t)json_integer_value(item);
+    }
+    *count = (uint32_t)n;
+    return true;
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DK_MODEL_JSON_FIELD_H
+#define DK_MODEL_JSON_FIELD_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+/* Typed fields of a JSON object from outside. A field that is absent or null counts as not there. Errors name `where`,
+ * the field, its value and what is allowed; the first one stays in rc, and later calls then do nothing, so a caller may
+ * read many fields and look at rc once. */
+struct dk_json_reader {
+    const json_t *object;
+    const char *where;  /* file, and the path of the object in it: "config.json: rope_parameters" */
+    struct dk_err *err; /* may be NULL */
+    int rc;
+};
+
+/* NULL when the field is absent or null. */
+const json_t *dk_json_field(const struct dk_json_reader *r, const char *name);
+/* -EINVAL if it is missing. */
+void dk_json_need(struct dk_json_reader *r, const char *name);
+
+/* *out keeps its value, the default, when the field is not there. Returns whether it was there and good. */
+bool dk_json_u32(struct dk_json_reader *r, const char *name, uint32_t least, uint32_t most, uint32_t *out);
+bool dk_json_double(struct dk_json_reader *r, const char *name, double least, double most, double *out);
+bool dk_json_bool(struct dk_json_reader *r, const char *name, bool *out);
+bool dk_json_text(struct dk_json_reader *r, const char *name, const char **out); /* borrowed from the object */
+/* One number or a list of at most `most_count` numbers. */
+bool dk_json_u32_list(struct dk_json_reader *r, const char *name, uint32_t most, uint32_t *out, uint32_t most_count,
+                      uint32_t *count);
+
+/* Fails with rc unless it has failed before: "<where>: <name> is <value>; <allowed>". */
+void dk_json_refuse(struct dk_json_reader *r, int rc, const char *name, const char *allowed);
+
+#endif

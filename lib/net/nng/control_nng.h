@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DK_CONTROL_NNG_H
+#define DK_CONTROL_NNG_H
+
+#include <nng/nng.h>
+
+#include "net/net.h"
+
+/* Shared by control_server.c and control_client.c. */
+
+int control_listen(const char *url, uint32_t parallel, dk_control_on_request *on_request, void *ctx,
+                   struct dk_control_server **out, struct dk_err *err);
+void control_server_close(struct dk_control_server *s);
+void control_reply(struct dk_control_request *request, const uint8_t *data, size_t bytes);
+
+int control_dial(const char *url, struct dk_control_client **out, struct dk_err *err);
+void control_client_close(struct dk_control_client *c);
+int control_call(struct dk_control_client *c, const uint8_t *data, size_t bytes, uint32_t timeout_ms,
+             dk_control_on_reply *on_reply, void *ctx);
+
+/* NNG's error number as a negative errno. */
+int control_errno(int rv);
+/* Refuses addresses that NNG would take and then fail on in an unclear way. -EINVAL, -ENOTSUP. */
+int control_url_check(const char *url, struct dk_err *err);
+
+#endif

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "coord_fixture.h"
+
+static struct fx fx;
+static char text[500];
+
+static void start(void)
+{
+    fx_init(&fx);
+    fx_open(&fx);
+}
+
+static void stop(void)
+{
+    fx_close(&fx);
+}
+
+TestSuite(cluster, .init = start, .fini = stop);
+
+static void assert_state(Dk__ClusterState state, const char *part)
+{
+    Dk__ClusterState s = fx_state(&fx, text, sizeof text);
+
+    cr_assert_eq(s, state, "state %d, not %d: %s", (int)s, (int)state, text);
+    cr_assert(strstr(text, part), "'%s' does not say '%s'", text, part);
+}
+
+static uint64_t load(Dk__LoadRequest *q)
+{
+    struct answer a;
+    uint64_t epoch;
+
+    fx_call(&fx, q, &a);
+    epoch = FX_REPLY(&a, Dk__LoadReply)->plan_epoch;
+    fx_clear(&a);
+    return epoch;
+}
+
+static void refused(Dk__LoadRequest *q, Dk__Code code, const char *part)
+{
+    struct answer a;
+
+    fx_call(&fx, q, &a);
+    fx_assert_failed(&a, code, part);
+}
+
+static Dk__LoadRequest request(void)
+{
+    Dk__LoadRequest q = DK__LOAD_REQUEST__INIT;
+
+    q.model_dir = (char *)"/models/bytes";
+    return q;
+}
+
+/* A heartbeat of the worker with any progress. */
+static void worker(uint32_t instance, uint64_t ready_epoch, Dk__Status *error)
+{
+    struct fx_beat b = {.name = "worker", .kind = DK__NODE_KIND__WORKER, .instance = instance,
+                        .ready_epoch = ready_epoch, .load_error = error};
+    struct answer a;
+
+    fx_heartbeat(&fx, &b, &a);
+    FX_REPLY(&a, Dk__HeartbeatReply);
+    fx_clear(&a);
+}
+
+Test(cluster, load_checks_what_it_is_told)
+{
+    Dk__LoadRequest q = request();
+
+    refused(&q, DK__CODE__FAILED_PRECONDITION, "no duck is there");
+    fx_duck(&fx, "duck-1", 1);
+    fx_duck(&fx, "duck-2", 2);
+    q.model_dir = (char *)"models";
+    refused(&q, DK__CODE__INVALID_ARGUMENT, "absolute");
+    q = request();
+    fx.open_code = DK__CODE__NOT_FOUND;
+    refused(&q, DK__CODE__NOT_FOUND, "/models/bytes/config.json");
+    fx.open_code = DK__CODE__OK;
+    q.has_tp = true;
+    q.tp = 3;
+    refused(&q, DK__CODE__FAILED_PRECONDITION, "tp 3 asks for more ducks than there are: 2 are present");
+    q.tp = 0;
+    refused(&q, DK__CODE__INVALID_ARGUMENT, "tp");
+    q.tp = 2;
+    q.has_multiple_of = true;
+    q.multiple_of = 48;
+    refused(&q, DK__CODE__INVALID_ARGUMENT, "multiple_of");
+    q.multiple_of = 0;
+    refused(&q, DK__CODE__INVALID_ARGUMENT, "multiple_of");
+    q.multiple_of = 64;
+    q.has_context = true;
+    q.context = FX_CONTEXT + 1;
+    refused(&q, DK__CODE__INVALID_ARGUMENT, "context: 513 is not from 1 to 512");
+    q.context = 0;
+    refused(&q, DK__CODE__INVALID_ARGUMENT, "context");
+    q.context = 100;
+    q.backend = (char *)"tpu";
+    refused(&q, DK__CODE__INVALID_ARGUMENT, "backend");
+    assert_state(DK__CLUSTER_STATE__EMPTY, "");
+    q.backend = (char *)"cuda";
+    load(&q);
+    cr_assert_eq(fx.c->plan->context, 100u);
+    cr_assert_str_eq(fx.c->plan->backend, "cuda");
+    cr_assert_eq(fx.c->plan->sequences, 16u);
+}
+
+Test(cluster, slots_follow_the_names_and_cover_everything)
+{
+    Dk__LoadRequest q = request();
+    const Dk__Plan *p;
+
+    fx_duck(&fx, "duck-10", 10);
+    fx_duck(&fx, "duck-2", 2);
+    fx_duck(&fx, "duck-1", 1);
+    fx_duck(&fx, "sleepy", 4);
+    fx_tick(&fx, 2100 * MS);
+    fx_duck(&fx, "duck-10", 10);
+    fx_duck(&fx, "duck-2", 2);
+    fx_duck(&fx, "duck-1", 1);
+    cr_assert_gt(load(&q), 1000u);
+    p = fx.c->plan;
+    cr_assert_eq(p->n_slots, 3, "those alive");
+    cr_assert_str_eq(p->slots[0]->duck, "duck-1");
+    cr_assert_str_eq(p->slots[1]->duck, "duck-2");
+    cr_assert_str_eq(p->slots[2]->duck, "duck-10");
+    cr_assert_eq(p->slots[2]->member_index, 0u);
+    cr_assert_eq(p->slots[2]->duck_instance, 10u);
+    cr_assert_eq(p->slots[0]->unit_begin, 0u);
+    cr_assert_eq(p->slots[0]->unit_end, p->slots[1]->unit_begin);
+    cr_assert_eq(p->slots[1]->unit_end, p->slots[2]->unit_begin);
+    cr_assert_eq(p->slots[2]->unit_end, 384u / 32);
+    cr_assert_eq(p->multiple_of, 32u);
+    cr_assert_eq(p->context, FX_CONTEXT);
+    cr_assert_eq(p->model_id, 0x1234u);
+    q.has_tp = true;
+    q.tp = 1;
+    fx.experts = 8;
+    load(&q);
+    cr_assert_eq(fx.c->plan->n_slots, 1);
+    cr_assert_eq(fx.c->plan->slots[0]->unit_end, 192u / 32, "of an expert");
+}
+
+Test(cluster, loading_waits_for_a_worker_and_for_its_word)
+{
+    Dk__LoadRequest q = request();
+    uint64_t epoch;
+
+    fx_duck(&fx, "duck-1", 1);
+    epoch = load(&q);
+    assert_state(DK__CLUSTER_STATE__LOADING, "waiting for an attention-worker");
+    worker(100, 0, NULL);
+    assert_state(DK__CLUSTER_STATE__LOADING, "");
+    worker(100, epoch - 1, NULL);
+    assert_state(DK__CLUSTER_STATE__LOADING, "");
+    worker(100, epoch, NULL);
+    assert_state(DK__CLUSTER_STATE__READY, "");
+}
+
+Test(cluster, a_failed_load_says_why)
+{
+    Dk__LoadRequest q = request();
+    Dk__Status *error = dk_status_new(DK__CODE__RESOURCE_EXHAUSTED, "duck 'duck-1' has too little memory");
+    Dk__SubmitRequest submit = DK__SUBMIT_REQUEST__INIT;
+    struct answer a;
+    uint64_t epoch, handle;
+    struct fx_told t = {0};
+
+    fx_duck(&fx, "duck-1", 1);
+    epoch = load(&q);
+    handle = fx_submit_text(&fx, "early", 3); /* queued while loading */
+    worker(100, epoch, error);
+    assert_state(DK__CLUSTER_STATE__FAILED, "too little memory");
+    fx_finish(&fx, handle, &t);
+    cr_assert_eq(t.error, DK__CODE__RESOURCE_EXHAUSTED);
+    submit.prompt_case = DK__SUBMIT_REQUEST__PROMPT_TEXT;
+    submit.text = (char *)"x";
+    fx_submit(&fx, &submit, &a);
+    fx_assert_failed(&a, DK__CODE__FAILED_PRECONDITION, "too little memory");
+    fx_tick(&fx, 3 * SECOND);
+    assert_state(DK__CLUSTER_STATE__FAILED, "too little memory");
+    fx_duck(&fx, "duck-1", 2);
+    assert_state(DK__CLUSTER_STATE__FAILED, "too little memory");
+    fx_duck(&fx, "duck-1", 2);
+    cr_assert_gt(load(&q), epoch);
+    dk_message_free(error);
+}
+
+Test(cluster, a_lost_duck_is_waited_for)
+{
+    Dk__LoadRequest q = request();
+    uint64_t epoch, next, handle;
+    struct fx_told t = {0};
+
+    fx_all_beat(&fx);
+    epoch = load(&q);
+    fx_all_beat(&fx);
+    fx_all_beat(&fx);
+    assert_state(DK__CLUSTER_STATE__READY, "");
+    for (int i = 0; i < 11; i++) {
+        fx_tick(&fx, 200 * MS);
+        fx_duck(&fx, "duck-1", 1);
+        fx_worker_beat(&fx);
+    }
+    assert_state(DK__CLUSTER_STATE__DEGRADED, "duck 'duck-2' of the plan is silent");
+    handle = fx_submit_text(&fx, "wait", 5);
+    cr_assert_not(fx_step(&fx), "no step can work now");
+    fx_tick(&fx, 40 * SECOND);
+    fx_duck(&fx, "duck-1", 1);
+    fx_worker_beat(&fx);
+    assert_state(DK__CLUSTER_STATE__DEGRADED, "duck-2"); /* not forgotten */
+    fx_duck(&fx, "duck-2", 2);
+    assert_state(DK__CLUSTER_STATE__READY, "");
+    cr_assert_eq(fx.c->plan->epoch, epoch, "it was only silent");
+    fx_tick(&fx, 1100 * MS);
+    fx_duck(&fx, "duck-1", 1);
+    next = fx_duck(&fx, "duck-2", 22);
+    cr_assert_gt(next, epoch);
+    cr_assert_eq(fx.c->plan->slots[1]->duck_instance, 22u);
+    assert_state(DK__CLUSTER_STATE__LOADING, "");
+    fx_worker_beat(&fx);
+    fx_worker_beat(&fx);
+    assert_state(DK__CLUSTER_STATE__READY, "");
+    cr_assert_eq(fx.w.epoch, next);
+    fx_finish(&fx, handle, &t);
+    cr_assert_eq(t.token_count, 5u);
+}
+
+Test(cluster, a_duck_that_leaves_is_missed)
+{
+    Dk__LoadRequest q = request();
+    Dk__LeaveRequest leave = DK__LEAVE_REQUEST__INIT;
+    struct answer a;
+
+    fx_all_beat(&fx);
+    load(&q);
+    fx_all_beat(&fx);
+    leave.name = (char *)"duck-2";
+    leave.instance = 2;
+    fx_call(&fx, &leave, &a);
+    fx_clear(&a);
+    assert_state(DK__CLUSTER_STATE__DEGRADED, "duck 'duck-2' of the plan has left");
+    fx_duck(&fx, "duck-2", 3);
+    assert_state(DK__CLUSTER_STATE__LOADING, "");
+    leave.name = (char *)"worker";
+    leave.instance = 100;
+    fx_call(&fx, &leave, &a);
+    fx_clear(&a);
+    assert_state(DK__CLUSTER_STATE__DEGRADED, "attention-worker has left");
+}
+
+Test(cluster, a_load_that_failed_for_a_lost_duck_is_tried_again)
+{
+    Dk__LoadRequest q = request();
+    Dk__Status *error = dk_status_new(DK__CODE__UNAVAILABLE, "duck 'duck-1' does not answer");
+    uint64_t epoch;
+
+    fx_duck(&fx, "duck-1", 1);
+    epoch = load(&q);
+    worker(100, epoch, error);
+    assert_state(DK__CLUSTER_STATE__FAILED, "duck-1");
+    fx_tick(&fx, 1100 * MS);
+    worker(100, epoch, error);
+    cr_assert_gt(fx_duck(&fx, "duck-1", 2), epoch);
+    assert_state(DK__CLUSTER_STATE__LOADING, "");
+    worker(100, fx.c->plan->epoch, NULL);
+    assert_state(DK__CLUSTER_STATE__READY, "");
+    dk_message_free(error);
+}
+
+Test(cluster, loading_again_needs_quiet)
+{
+    Dk__LoadRequest q = request();
+    uint64_t first, handle;
+    struct fx_told t = {0};
+
+    fx_all_beat(&fx);
+    first = load(&q);
+    fx_all_beat(&fx);
+    handle = fx_submit_text(&fx, "busy", 50);
+    fx_step(&fx);
+    refused(&q, DK__CODE__FAILED_PRECONDITION, "1 sequences are running or queued");
+    fx_cancel(&fx, handle);
+    cr_assert_gt(load(&q), first);
+    /* The step of before is still out; the worker starts anew with the new epoch, a new life of it does too. */
+    fx_tick(&fx, 1100 * MS);
+    fx_worker_restart(&fx, 101);
+    fx_all_beat(&fx);
+    fx_all_beat(&fx);
+    assert_state(DK__CLUSTER_STATE__READY, "");
+    fx_finish(&fx, fx_submit_text(&fx, "again", 4), &t);
+    cr_assert_eq(t.token_count, 4u);
+}
+
+Test(cluster, epochs_never_go_back)
+{
+    Dk__LoadRequest q = request();
+
+    fx_duck(&fx, "duck-1", 1);
+    worker(100, 5000, NULL); /* still has a plan of an earlier coordinator */
+    cr_assert_gt(load(&q), 5000u);
+    assert_state(DK__CLUSTER_STATE__LOADING, "");
+}
+
+Test(cluster, status_waits_for_a_change)
+{
+    Dk__StatusRequest q = DK__STATUS_REQUEST__INIT;
+    Dk__LoadRequest l = request();
+    struct answer a;
+
+    q.has_wait_ms = q.has_unlike = true;
+    q.wait_ms = 1000;
+    q.unlike = DK__CLUSTER_STATE__EMPTY;
+    fx_call(&fx, &q, &a);
+    cr_assert_not(a.done);
+    fx_duck(&fx, "duck-1", 1);
+    cr_assert_not(a.done);
+    load(&l);
+    cr_assert_eq(FX_REPLY(&a, Dk__StatusReply)->state, DK__CLUSTER_STATE__LOADING);
+    cr_assert_str_eq(FX_REPLY(&a, Dk__StatusReply)->model_dir, "/models/bytes");
+    cr_assert_str_eq(FX_REPLY(&a, Dk__StatusReply)->model_type, "qwen3");
+    cr_assert_not_null(FX_REPLY(&a, Dk__StatusReply)->plan);
+    fx_clear(&a);
+    q.unlike = DK__CLUSTER_STATE__LOADING;
+    fx_call(&fx, &q, &a);
+    fx_tick(&fx, 1000 * MS);
+    cr_assert_eq(FX_REPLY(&a, Dk__StatusReply)->state, DK__CLUSTER_STATE__LOADING);
+    fx_clear(&a);
+}

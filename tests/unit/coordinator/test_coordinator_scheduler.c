@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "coord_fixture.h"
+
+static struct fx fx;
+
+static void start(void)
+{
+    fx_init(&fx);
+}
+
+static void stop(void)
+{
+    fx_close(&fx);
+}
+
+TestSuite(scheduler, .init = start, .fini = stop);
+
+static const char *letters(char c, size_t n)
+{
+    static char text[FX_CONTEXT];
+
+    memset(text, c, n);
+    text[n] = 0;
+    return text;
+}
+
+Test(scheduler, the_same_step_comes_again_until_its_result_does)
+{
+    struct answer a, b;
+    uint64_t handle, step_id;
+    struct fx_told t = {0}, plain = {0};
+
+    fx_ready(&fx);
+    fx_finish(&fx, fx_submit_text(&fx, "same", 8), &plain);
+    handle = fx_submit_text(&fx, "same", 8);
+    fx_next_step(&fx, 0, &a);
+    step_id = FX_REPLY(&a, Dk__NextStepReply)->step->step_id;
+    fx_next_step(&fx, 0, &b); /* the reply was lost; the worker still brings its older result */
+    cr_assert_eq(FX_REPLY(&b, Dk__NextStepReply)->step->step_id, step_id);
+    cr_assert_eq(protobuf_c_message_get_packed_size(a.reply), protobuf_c_message_get_packed_size(b.reply));
+    fx_run_step(&fx, FX_REPLY(&b, Dk__NextStepReply)->step);
+    fx_clear(&a);
+    fx_clear(&b);
+    fx_next_step(&fx, 0, &a); /* lost as well, after the result was taken */
+    cr_assert_gt(FX_REPLY(&a, Dk__NextStepReply)->step->step_id, step_id);
+    fx_next_step(&fx, 0, &b);
+    cr_assert_eq(FX_REPLY(&b, Dk__NextStepReply)->step->step_id, FX_REPLY(&a, Dk__NextStepReply)->step->step_id);
+    fx_clear(&a);
+    fx_read(&fx, handle, 0, 0, &a);
+    cr_assert_eq(FX_REPLY(&a, Dk__ReadReply)->n_events, 1, "one result, one token");
+    fx_clear(&a);
+    fx_run_step(&fx, FX_REPLY(&b, Dk__NextStepReply)->step);
+    fx_clear(&b);
+    fx_finish(&fx, handle, &t);
+    cr_assert_str_eq(t.text, plain.text);
+    cr_assert_eq(t.token_count, 8u);
+}
+
+Test(scheduler, results_of_other_steps_are_ignored)
+{
+    uint64_t handle;
+    struct answer a;
+
+    fx_ready(&fx);
+    handle = fx_submit_text(&fx, "x", 8);
+    fx_step(&fx);
+    fx.w.result->step_id += 5;
+    fx_step(&fx);
+    fx_read(&fx, handle, 0, 0, &a);
+    cr_assert_eq(FX_REPLY(&a, Dk__ReadReply)->n_events, 0);
+    fx_clear(&a);
+}
+
+Test(scheduler, an_idle_worker_waits)
+{
+    struct answer a, b;
+
+    fx_ready(&fx);
+    fx_next_step(&fx, 300, &a);
+    cr_assert_not(a.done);
+    fx_tick(&fx, 300 * MS);
+    cr_assert_null(FX_REPLY(&a, Dk__NextStepReply)->step);
+    fx_clear(&a);
+    fx_next_step(&fx, 300, &a);
+    fx_submit_text(&fx, "go", 3);
+    cr_assert_not_null(FX_REPLY(&a, Dk__NextStepReply)->step);
+    fx_run_step(&fx, FX_REPLY(&a, Dk__NextStepReply)->step);
+    fx_clear(&a);
+    while (fx_step(&fx))
+        ;
+    fx_next_step(&fx, 300, &a);
+    fx_next_step(&fx, 300, &b); /* the first one was given up */
+    cr_assert_null(FX_REPLY(&a, Dk__NextStepReply)->step);
+    cr_assert_not(b.done);
+    fx_clear(&a);
+    fx_submit_text(&fx, "go", 3);
+    cr_assert_not_null(FX_REPLY(&b, Dk__NextStepReply)->step);
+    fx_clear(&b);
+}
+
+Test(scheduler, decoding_and_prefill_share_a_step)
+{
+    uint64_t first;
+    const Dk__Step *s;
+
+    fx.options.step_rows = 32;
+    fx_ready(&fx);
+    first = fx_submit_text(&fx, "x", 100);
+    fx_step(&fx);
+    fx_submit_text(&fx, letters('a', 100), 5);
+    fx_submit_text(&fx, letters('b', 6), 5);
+    fx_step(&fx);
+    s = fx.w.step;
+    cr_assert_eq(s->n_sequences, 3);
+    cr_assert_eq(s->sequences[0]->sequence_id, first);
+    cr_assert_eq(s->sequences[0]->n_tokens, 1);
+    cr_assert(s->sequences[0]->sample);
+    cr_assert_eq(s->sequences[1]->n_tokens, 25, "the long prompt gets what is left over: %zu", s->sequences[1]->n_tokens);
+    cr_assert_not(s->sequences[1]->sample);
+    cr_assert_null(s->sequences[1]->sampling);
+    cr_assert_eq(s->sequences[2]->n_tokens, 6, "the short one is not kept waiting");
+    cr_assert(s->sequences[2]->sample);
+    for (int i = 0; i < 10; i++)
+        fx_step(&fx);
+    cr_assert_eq(fx.w.rows_most, 32u);
+}
+
+Test(scheduler, a_chunk_size_of_its_own)
+{
+    Dk__SubmitRequest q = DK__SUBMIT_REQUEST__INIT;
+    struct answer a;
+
+    fx_ready(&fx);
+    q.prompt_case = DK__SUBMIT_REQUEST__PROMPT_TEXT;
+    q.text = (char *)letters('c', 20);
+    q.has_prefill_chunk = true;
+    q.prefill_chunk = 7;
+    fx_submit(&fx, &q, &a);
+    fx_clear(&a);
+    for (uint32_t at = 0; at < 20; at += 7) {
+        fx_step(&fx);
+        cr_assert_eq(fx.w.step->sequences[0]->position, at);
+        cr_assert_eq(fx.w.step->sequences[0]->n_tokens, at < 14 ? 7 : 6);
+    }
+}
+
+Test(scheduler, no_more_than_max_running_and_in_order)
+{
+    uint64_t handles[10];
+    struct fx_told t[10];
+
+    fx.options.running_max = 3;
+    fx.options.step_rows = 8;
+    fx_ready(&fx);
+    memset(t, 0, sizeof t);
+    for (int i = 0; i < 10; i++)
+        handles[i] = fx_submit_text(&fx, letters((char)('a' + i), 5 + (size_t)i), 6);
+    for (int i = 0; i < 10; i++) {
+        cr_assert_leq(dk_sequences_in(fx.c, DK_SEQUENCE_PREFILL) + dk_sequences_in(fx.c, DK_SEQUENCE_DECODE), 3u);
+        fx_finish(&fx, handles[i], &t[i]);
+        cr_assert_eq(t[i].token_count, 6u);
+    }
+    cr_assert_leq(fx.w.cache_most, 3u, "the worker never holds more caches than sequences run");
+    cr_assert_leq(fx.w.rows_most, 8u);
+}
+
+Test(scheduler, the_batch_does_not_matter)
+{
+    uint64_t handles[6];
+    struct fx_told alone[6], together[6];
+
+    fx_ready(&fx);
+    memset(alone, 0, sizeof alone);
+    memset(together, 0, sizeof together);
+    for (int i = 0; i < 6; i++)
+        fx_finish(&fx, fx_submit_text(&fx, letters((char)('a' + i), 3 + 9 * (size_t)i), 20), &alone[i]);
+    for (int i = 0; i < 6; i++)
+        handles[i] = fx_submit_text(&fx, letters((char)('a' + i), 3 + 9 * (size_t)i), 20);
+    for (int i = 0; i < 6; i++) {
+        fx_finish(&fx, handles[i], &together[i]);
+        cr_assert_str_eq(alone[i].text, together[i].text);
+    }
+    cr_assert_str_neq(alone[0].text, alone[1].text);
+}
+
+Test(scheduler, a_restarted_worker_goes_on_with_the_same_tokens)
+{
+    struct fx_told plain[3], t[3];
+    uint64_t handles[3];
+    char text[200];
+
+    fx.options.step_rows = 40;
+    fx_ready(&fx);
+    memset(plain, 0, sizeof plain);
+    for (int i = 0; i < 3; i++)
+        fx_finish(&fx, fx_submit_text(&fx, letters((char)('a' + i), 30 + 20 * (size_t)i), 40), &plain[i]);
+    /* Killed after any number of steps, with its last result delivered or not. */
+    for (int after = 1; after < 20; after++) {
+        memset(t, 0, sizeof t);
+        for (int i = 0; i < 3; i++)
+            handles[i] = fx_submit_text(&fx, letters((char)('a' + i), 30 + 20 * (size_t)i), 40);
+        for (int i = 0; i < after; i++)
+            fx_step(&fx);
+        if (after % 2) {
+            struct answer a;
+
+            fx_next_step(&fx, 0, &a); /* brings the result, dies before the reply is there */
+            fx_clear(&a);
+        }
+        fx_worker_restart(&fx, 200 + (uint32_t)after);
+        fx_tick(&fx, 1500 * MS);
+        fx_duck(&fx, "duck-1", 1);
+        fx_duck(&fx, "duck-2", 2);
+        fx_worker_beat(&fx);
+        cr_assert_eq(fx_state(&fx, text, sizeof text), DK__CLUSTER_STATE__LOADING, "it reloads first");
+        fx_worker_beat(&fx);
+        cr_assert_eq(fx_state(&fx, text, sizeof text), DK__CLUSTER_STATE__READY);
+        for (int i = 0; i < 3; i++) {
+            fx_finish(&fx, handles[i], &t[i]);
+            cr_assert_eq(t[i].token_count, 40u);
+            cr_assert_str_eq(t[i].text, plain[i].text, "after %d steps: %s, not %s", after, t[i].text, plain[i].text);
+        }
+    }
+}
+
+Test(scheduler, a_step_of_the_old_epoch_is_forgotten_by_a_worker_that_reloaded)
+{
+    uint64_t handle;
+    struct fx_told plain = {0}, t = {0};
+
+    fx_ready(&fx);
+    fx_finish(&fx, fx_submit_text(&fx, "epoch", 12), &plain);
+    handle = fx_submit_text(&fx, "epoch", 12);
+    for (int i = 0; i < 4; i++)
+        fx_step(&fx);
+    /* duck-1 is restarted; the worker drops everything for the new epoch, its last result included. */
+    fx_tick(&fx, 1100 * MS);
+    fx_duck(&fx, "duck-2", 2);
+    fx_duck(&fx, "duck-1", 11);
+    fx_worker_beat(&fx);
+    fx_worker_beat(&fx);
+    fx.w.cache_count = 0;
+    dk_message_free(fx.w.result);
+    fx.w.result = NULL;
+    cr_assert_eq(fx_state(&fx, NULL, 0), DK__CLUSTER_STATE__READY);
+    fx_finish(&fx, handle, &t);
+    cr_assert_str_eq(t.text, plain.text);
+    cr_assert_eq(t.token_count, 12u);
+}
+
+Test(scheduler, a_result_that_crosses_a_new_epoch_still_counts)
+{
+    uint64_t handle;
+    struct fx_told plain = {0}, t = {0};
+
+    fx_ready(&fx);
+    fx_finish(&fx, fx_submit_text(&fx, "cross", 12), &plain);
+    handle = fx_submit_text(&fx, "cross", 12);
+    for (int i = 0; i < 4; i++)
+        fx_step(&fx);
+    fx_tick(&fx, 1100 * MS);
+    fx_duck(&fx, "duck-2", 2);
+    fx_duck(&fx, "duck-1", 11);
+    fx_worker_beat(&fx);
+    fx_worker_beat(&fx);
+    fx.w.cache_count = 0; /* but the result of the last step is brought */
+    fx_finish(&fx, handle, &t);
+    cr_assert_str_eq(t.text, plain.text);
+    cr_assert_eq(t.token_count, 12u);
+}
+
+Test(scheduler, foreign_workers_get_nothing)
+{
+    struct answer a;
+    uint32_t instance;
+
+    fx_ready(&fx);
+    fx_submit_text(&fx, "x", 5);
+    instance = fx.w.instance;
+    fx.w.instance = 999;
+    fx_next_step(&fx, 100, &a);
+    fx_assert_failed(&a, DK__CODE__FAILED_PRECONDITION, "attention-worker is 'worker'");
+    fx.w.instance = instance;
+    cr_assert(fx_step(&fx));
+}
+
+Test(scheduler, a_worker_before_its_first_heartbeat_waits)
+{
+    struct answer a;
+
+    fx_open(&fx);
+    fx_next_step(&fx, 100, &a);
+    cr_assert_not(a.done);
+    fx_tick(&fx, 100 * MS);
+    cr_assert_null(FX_REPLY(&a, Dk__NextStepReply)->step);
+    fx_clear(&a);
+}
+
+Test(scheduler, a_worker_with_another_plan_gets_no_step)
+{
+    struct answer a;
+    uint64_t epoch;
+
+    fx_ready(&fx);
+    fx_submit_text(&fx, "x", 5);
+    epoch = fx.w.epoch;
+    fx.w.epoch = epoch - 1;
+    fx_next_step(&fx, 0, &a);
+    cr_assert_null(FX_REPLY(&a, Dk__NextStepReply)->step);
+    fx_clear(&a);
+    fx.w.epoch = epoch;
+    cr_assert(fx_step(&fx));
+}
+
+Test(scheduler, step_rows_must_leave_room_for_prompts)
+{
+    struct dk_coordinator *c;
+    struct dk_err err = {0};
+
+    fx_open(&fx);
+    fx.options.step_rows = fx.options.running_max;
+    cr_assert_eq(dk_coordinator_open(&fx.options, 0, &c, &err), -EINVAL);
+    cr_assert(strstr(err.text, "--step-rows 16 must be larger than --max-running 16"), "%s", err.text);
+}
+
+static uint64_t submit_logits(const char *text, uint32_t chunk)
+{
+    Dk__SubmitRequest q = DK__SUBMIT_REQUEST__INIT;
+    struct answer a;
+    uint64_t handle;
+
+    q.prompt_case = DK__SUBMIT_REQUEST__PROMPT_TEXT;
+    q.text = (char *)text;
+    q.has_want_logits = q.want_logits = true;
+    q.has_max_tokens = true;
+    q.max_tokens = 3;
+    q.has_prefill_chunk = chunk > 0;
+    q.prefill_chunk = chunk;
+    fx_submit(&fx, &q, &a);
+    handle = FX_REPLY(&a, Dk__SubmitReply)->handle;
+    fx_clear(&a);
+    return handle;
+}
+
+Test(scheduler, logits_of_every_prompt_position_once)
+{
+    struct fx_told t = {0}, u = {0};
+    uint64_t handle;
+
+    fx_ready(&fx);
+    fx_finish(&fx, submit_logits(letters('l', 50), 0), &t);
+    cr_assert_eq(t.logits_bytes, 50 * FX_VOCAB * sizeof(float));
+    cr_assert_eq(t.token_count, 3u);
+    /* The worker is restarted in the middle: what was told is not told again. */
+    handle = submit_logits(letters('l', 50), 8);
+    for (int i = 0; i < 4; i++)
+        fx_step(&fx);
+    fx_worker_restart(&fx, 300);
+    fx_tick(&fx, 1500 * MS);
+    fx_all_beat(&fx);
+    fx_worker_beat(&fx);
+    fx_finish(&fx, handle, &u);
+    cr_assert_eq(u.logits_bytes, 50 * FX_VOCAB * sizeof(float));
+    cr_assert_str_eq(u.text, t.text);
+}
+
+/* With a vocabulary so large that a row of logits takes 8 MiB, seven rows stay below the limit and the eighth reaches
+ * it. */
+Test(scheduler, unread_logits_hold_a_sequence_back)
+{
+    uint64_t handle, other;
+    struct dk_sequence *s;
+    struct answer a;
+    struct fx_told t = {0};
+
+    fx_ready(&fx);
+    handle = submit_logits(letters('l', 50), 0);
+    s = dk_sequence_find(fx.c, handle);
+    fx_step(&fx);
+    cr_assert_eq(fx.w.step->sequences[0]->n_tokens, 50, "nothing unread: all at once");
+    fx_cancel(&fx, handle);
+
+    handle = submit_logits(letters('l', 50), 10);
+    s = dk_sequence_find(fx.c, handle);
+    fx_step(&fx);
+    fx_step(&fx);
+    cr_assert_eq(s->logits_unread, 10 * FX_VOCAB * sizeof(float));
+    /* As if all but three rows of the allowance were unread. */
+    s->logits_unread += DK_LOGITS_UNREAD_BYTES - s->logits_unread - 23 * FX_VOCAB * sizeof(float);
+    fx_step(&fx);
+    fx_step(&fx);
+    cr_assert_eq(fx.w.step->sequences[0]->n_tokens, 3, "%zu", fx.w.step->sequences[0]->n_tokens);
+    cr_assert_not(fx_step(&fx), "held back");
+    other = fx_submit_text(&fx, "x", 1);
+    cr_assert(fx_step(&fx), "others are not");
+    cr_assert_eq(fx.w.step->n_sequences, 1);
+    cr_assert_eq(fx.w.step->sequences[0]->sequence_id, other);
+    /* Reading lets it go on. */
+    s->logits_unread = 33 * FX_VOCAB * sizeof(float);
+    fx_read(&fx, handle, 0, 0, &a);
+    fx_take(&t, FX_REPLY(&a, Dk__ReadReply));
+    fx_clear(&a);
+    fx_finish(&fx, handle, &t);
+    cr_assert_eq(s->logits_unread, 0u);
+    cr_assert_eq(t.logits_bytes, 50 * FX_VOCAB * sizeof(float));
+}
+
+Test(scheduler, ending_answers_every_waiting_call)
+{
+    struct answer step, read, status, after;
+    Dk__StatusRequest q = DK__STATUS_REQUEST__INIT;
+    uint64_t handle;
+
+    fx_ready(&fx);
+    handle = fx_submit_text(&fx, "x", 5);
+    fx_step(&fx);
+    fx_cancel(&fx, handle);
+    fx_step(&fx);
+    handle = 0;
+    fx_next_step(&fx, 5000, &step);
+    q.has_wait_ms = q.has_unlike = true;
+    q.wait_ms = 5000;
+    q.unlike = DK__CLUSTER_STATE__READY;
+    fx_call(&fx, &q, &status);
+    fx.c->state = DK__CLUSTER_STATE__READY;
+    cr_assert(!step.done && !status.done);
+    dk_coordinator_end(fx.c, &fx.out);
+    fx_call(&fx, &q, &after);
+    fx_assert_failed(&step, DK__CODE__UNAVAILABLE, "coordinator is ending");
+    fx_assert_failed(&status, DK__CODE__UNAVAILABLE, "coordinator is ending");
+    fx_assert_failed(&after, DK__CODE__UNAVAILABLE, "coordinator is ending");
+    (void)read;
+}

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "token_cases.h"
+
+#define SMALL FIXTURES "/tokenizers/small_qwen3.tokenizer.json"
+
+static void check_family(const char *name, const char *chat_family, size_t chats)
+{
+    char path[500];
+    struct dk_tokenizer *t;
+    json_t *file;
+    size_t encoded = 0, decoded = 0, round = 0, chat = 0;
+
+    snprintf(path, sizeof path, FIXTURES "/tokenizers/small_%s.tokenizer.json", name);
+    t = cases_tokenizer(path);
+    snprintf(path, sizeof path, FIXTURES "/tokenizers/small_%s.cases.json", name);
+    file = cases_load(path);
+    cr_expect_eq(cases_encode(t, json_object_get(file, "cases"), "ids", &encoded), 0);
+    cr_expect_eq(cases_decode(t, json_object_get(file, "decode"), &decoded), 0);
+    cr_expect_eq(cases_round_trip(t, json_object_get(file, "cases"), 1, &round), 0);
+    cr_assert_eq(encoded, 484);
+    cr_assert_eq(round, 484);
+    cr_assert_geq(decoded, 60, "only %zu cases", decoded);
+    json_decref(file);
+
+    file = cases_load(FIXTURES "/tokenizers/chat_cases.json");
+    for (size_t i = 0; i < json_array_size(json_object_get(file, "cases")); i++) {
+        json_t *c = json_array_get(json_object_get(file, "cases"), i), *one;
+
+        if (strcmp(json_string_value(json_object_get(c, "family")), chat_family) != 0)
+            continue;
+        one = json_pack("[O]", c);
+        cr_expect_eq(cases_encode(t, one, "small_ids", &chat), 0);
+        json_decref(one);
+    }
+    cr_assert_eq(chat, chats, "%zu chats", chat);
+    cr_log_info("%s: %zu encode, %zu decode, %zu round trips, %zu chats", name, encoded, decoded, round, chat);
+    json_decref(file);
+    dk_tokenizer_close(t);
+}
+
+Test(tokenizer, small_qwen3_gives_the_reference_ids)
+{
+    check_family("qwen3", "qwen3", 120);
+}
+
+/* The same pipeline with another pattern. Five of the 117 chats have no ids: rendering them must fail. */
+Test(tokenizer, small_qwen3_5_gives_the_reference_ids)
+{
+    check_family("qwen3_5", "qwen3_5", 112);
+}
+
+Test(tokenizer, opens_a_model_folder)
+{
+    struct dk_tokenizer *t = NULL;
+    struct dk_err err = {0};
+    size_t bytes;
+    uint32_t id;
+
+    cr_assert_eq(dk_tokenizer_open(FIXTURES "/qwen3-tiny", &t, &err), 0, "%s", err.text);
+    cr_assert_eq(dk_tokenizer_size(t), 988);
+    cr_assert_eq(dk_tokenizer_id(t, "<think>", &id), 0);
+    cr_assert_eq(id, 986);
+    cr_assert_not(dk_tokenizer_is_special(t, id));
+    cr_assert_eq(dk_tokenizer_id(t, "<|endoftext|>", &id), 0);
+    cr_assert(dk_tokenizer_is_special(t, id));
+    cr_assert_eq(dk_tokenizer_id(t, "\xC4\xA0t", &id), 0, "ordinary tokens are named as in the file");
+    cr_assert_eq(memcmp(dk_tokenizer_token(t, id, &bytes), " t", 2), 0);
+    cr_assert_eq(bytes, 2);
+    cr_assert_null(dk_tokenizer_token(t, 988, &bytes));
+    cr_assert_null(dk_tokenizer_token(t, UINT32_MAX, &bytes));
+    cr_assert_not(dk_tokenizer_is_special(t, UINT32_MAX));
+    cr_assert_eq(dk_tokenizer_id(t, "no such token", &id), -ENOENT);
+    dk_tokenizer_close(t);
+    cr_assert_eq(dk_tokenizer_open(FIXTURES "/smollm2", &t, &err), -ENOENT);
+    cr_assert(strstr(err.text, "tokenizer.json"), "%s", err.text);
+    cr_assert_null(t);
+    dk_tokenizer_close(NULL);
+}
+
+Test(tokenizer, special_tokens_are_left_out_on_request)
+{
+    struct dk_tokenizer *t = cases_tokenizer(SMALL);
+    struct dk_detokenizer d = {{0}, 0};
+    char *out = malloc(dk_detokenizer_room(t));
+    uint32_t id = 0;
+
+    dk_tokenizer_id(t, "<|im_end|>", &id);
+    cr_assert_eq(dk_detokenizer_next(t, &d, id, true, out, dk_detokenizer_room(t)), 0);
+    cr_assert_eq(dk_detokenizer_next(t, &d, id, false, out, dk_detokenizer_room(t)), strlen("<|im_end|>"));
+    cr_assert_eq(memcmp(out, "<|im_end|>", 10), 0);
+    cr_assert_eq(dk_detokenizer_next(t, &d, 999999, false, out, dk_detokenizer_room(t)), 0);
+    free(out);
+    dk_tokenizer_close(t);
+}
+
+Test(tokenizer, invalid_bytes_count_as_replacement_characters)
+{
+    /* Right: what bytes.decode("utf-8", "replace") gives. */
+    static const struct {
+        const char *bytes;
+        size_t count;
+        const char *text;
+    } cases[] = {
+        {"a\xFFz", 3, "a\xEF\xBF\xBDz"},
+        {"\xE4\xB8", 2, "\xEF\xBF\xBD"},
+        {"\xE4\xB8\xE4\xB8\xAD", 5, "\xEF\xBF\xBD\xE4\xB8\xAD"},
+        {"\xF0\x9F\x98!", 4, "\xEF\xBF\xBD!"},
+        {"\xED\xA0\x80", 3, "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"},
+        {"\xC0\xAF", 2, "\xEF\xBF\xBD\xEF\xBF\xBD"},
+        {"\xF4\x90\x80\x80", 4, "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"},
+        {"\xE0\x9F\xBF", 3, "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"},
+        {"\x80", 1, "\xEF\xBF\xBD"},
+    };
+    struct dk_tokenizer *t = cases_tokenizer(SMALL);
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint32_t *got, *want;
+        size_t got_count, want_count;
+
+        cr_assert_eq(dk_tokenizer_encode(t, cases[i].bytes, cases[i].count, &got, &got_count, NULL), 0);
+        cr_assert_eq(dk_tokenizer_encode(t, cases[i].text, strlen(cases[i].text), &want, &want_count, NULL), 0);
+        cr_expect_eq(got_count, want_count, "case %zu", i);
+        cr_expect(got_count == want_count && memcmp(got, want, got_count * sizeof *got) == 0, "case %zu", i);
+        free(got);
+        free(want);
+    }
+    dk_tokenizer_close(t);
+}
+
+Test(tokenizer, text_over_the_limit_is_refused)
+{
+    size_t bytes = ((size_t)64 << 20) + 1, count;
+    struct dk_tokenizer *t = cases_tokenizer(SMALL);
+    char *text = calloc(1, bytes);
+    struct dk_err err = {0};
+    uint32_t *ids;
+
+    cr_assert_eq(dk_tokenizer_encode(t, text, bytes, &ids, &count, &err), -E2BIG);
+    cr_assert_null(ids);
+    cr_assert(strstr(err.text, "67108864"), "%s", err.text);
+    free(text);
+    dk_tokenizer_close(t);
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "duckctl/duckctl.h"
+
+const struct verb *const verbs[] = {
+    &verb_local_up, &verb_local_down, &verb_local_list, &verb_status,     &verb_stats,    &verb_load, &verb_generate,
+    &verb_tokenize, &verb_detokenize, &verb_call,       &verb_describe, &verb_completion, NULL,
+};
+
+volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int signal)
+{
+    interrupted = signal;
+}
+
+void catch_interrupts(void)
+{
+    struct sigaction a = {.sa_handler = on_interrupt};
+
+    sigemptyset(&a.sa_mask);
+    sigaction(SIGINT, &a, NULL);
+    sigaction(SIGTERM, &a, NULL);
+}
+
+static void help(const struct verb *v)
+{
+    printf("usage: duckctl %s%s%s%s%s\n\n%s\n\noptions [default]:\n", v->group ? v->group : "", v->group ? " " : "",
+           v->name, *v->arguments ? " " : "", v->arguments, v->summary);
+    dk_options_help(v->options, v->defaults, stdout);
+    if (v->details)
+        printf("\n%s\n", v->details);
+    printf("\nexit codes: 0 done, 1 the cluster said no, 2 wrong usage, 3 cannot reach the cluster\n");
+}
+
+int verb_usage(const struct verb *v, const char *text)
+{
+    fprintf(stderr, "duckctl %s%s%s: %s\n(`duckctl %s%s%s --help` tells more)\n", v->group ? v->group : "",
+            v->group ? " " : "", v->name, text, v->group ? v->group : "", v->group ? " " : "", v->name);
+    return EXIT_USAGE;
+}
+
+int verb_begin(const struct verb *v, void *settings, size_t settings_bytes, int argc, char **argv,
+               const char **positional, int positional_most, int *positional_count)
+{
+    const struct common_settings *common = settings;
+    struct dk_err err = {0};
+    int count = 0;
+
+    memcpy(settings, v->defaults, settings_bytes);
+    if (dk_options_parse(v->options, settings, argc, argv, positional, positional_most, &count, &err) < 0)
+        return verb_usage(v, err.text);
+    if (positional_count)
+        *positional_count = count;
+    if (common->help) {
+        help(v);
+        return EXIT_DONE;
+    }
+    return -1;
+}
+
+void print_json(json_t *value)
+{
+    char *text = json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(9));
+
+    puts(text ? text : "null");
+    free(text);
+    json_decref(value);
+}
+
+int verb_fail(bool json, const struct dk_err *err)
+{
+    bool unreachable = err->rc == -ECONNREFUSED || err->rc == -ETIMEDOUT;
+
+    if (json)
+        print_json(json_pack("{s:{s:s,s:s}}", "error", "code",
+                             unreachable ? "UNREACHABLE" : dk_code_name(dk_code_from_errno(err->rc)), "text",
+                             err->text));
+    else
+        fprintf(stderr, "duckctl: %s\n", err->text);
+    if (err->rc == -EINTR)
+        return EXIT_INTERRUPTED;
+    return unreachable ? EXIT_UNREACHABLE : EXIT_REFUSED;
+}
