@@ -67,8 +67,18 @@ void dk_coordinator_close(struct dk_coordinator *c)
 
 static void time_set(struct dk_coordinator *c, uint64_t now_us)
 {
-    if (now_us > c->now_us)
-        c->now_us = now_us;
+    uint64_t pause_us = now_us > c->now_us ? now_us - c->now_us : 0;
+
+    c->now_us += pause_us;
+    if (pause_us <= DK_STALL_US)
+        return;
+    /* Reading a model's folder can take that long, and the process may have been stopped. What the others sent in the
+     * meantime is still to be read. */
+    dk_log(DK_LOG_WARN, "coordinator.pause", "us=%llu", (unsigned long long)pause_us);
+    for (uint32_t i = 0; i < c->member_count; i++)
+        c->members[i].last_us += pause_us;
+    for (uint32_t i = 0; i < c->sequence_count; i++)
+        c->sequences[i]->contact_us += pause_us;
 }
 
 static void look_at_time(struct dk_coordinator *c)

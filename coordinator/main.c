@@ -31,7 +31,7 @@ int main(int argc, char **argv)
         return 0;
     }
     if (settings.version) {
-        puts("coordinator " DUCK_VERSION);
+        puts("coordinator " DUCKLLM_VERSION);
         return 0;
     }
     signal(SIGPIPE, SIG_IGN); /* a peer that goes away is an error code, not the end */
@@ -40,7 +40,7 @@ int main(int argc, char **argv)
     o.step_rows = settings.step_rows;
     o.running_max = settings.running_max;
     o.queue_max = settings.queue_max;
-    o.version = DUCK_VERSION;
+    o.version = DUCKLLM_VERSION;
     o.epoch_base = wall_clock_ms();
     o.seed = dk_random_id();
     o.source = dk_model_source_files;

@@ -96,6 +96,8 @@ static int check_node(const struct dk_coordinator *c, const Dk__HeartbeatRequest
         return dk_err_set(err, -EINVAL, "node.address.mac: has %zu bytes, not 6", n->address->mac.len);
     if (!n->address->instance)
         return dk_err_set(err, -EINVAL, "node.address.instance: must not be 0");
+    if (dk__heartbeat_request__get_packed_size(q) > DK_BEAT_BYTES_MAX)
+        return dk_err_set(err, -EINVAL, "the heartbeat is larger than %u bytes", DK_BEAT_BYTES_MAX);
     if (q->n_links > DK_DUCKS_MAX)
         return dk_err_set(err, -EINVAL, "links: %zu of them, more than there can be ducks", q->n_links);
     if (n->version && strcmp(n->version, c->options.version))

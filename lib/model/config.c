@@ -261,8 +261,7 @@ static void quantization_read(struct dk_json_reader *r, struct dk_model_config *
     if (dk_json_text(&in, "activation_scheme", &scheme) && strcmp(scheme, "dynamic"))
         dk_json_refuse(&in, -ENOTSUP, "activation_scheme", "only \"dynamic\" is supported");
     dk_json_need(&in, "weight_block_size");
-    if (dk_json_u32_list(&in, "weight_block_size", 1u << 20, block, 2, &count) &&
-        (count != 2 || block[0] != 128 || block[1] != 128))
+    if (dk_json_u32_list(&in, "weight_block_size", 1u << 20, block, 2, &count) && (block[0] != 128 || block[1] != 128))
         dk_json_refuse(&in, -ENOTSUP, "weight_block_size", "only [128,128] is supported");
     c->scale_block = 128;
     if (in.rc < 0)

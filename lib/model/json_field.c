@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "model/json_field.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,7 +70,7 @@ bool dk_json_double(struct dk_json_reader *r, const char *name, double least, do
 
     if (r->rc < 0 || !v)
         return false;
-    if (!json_is_number(v) || !isfinite(d) || d < least || d > most) {
+    if (!json_is_number(v) || !(d >= least && d <= most)) {
         snprintf(allowed, sizeof allowed, "a number from %g to %g is allowed", least, most);
         dk_json_refuse(r, -EINVAL, name, allowed);
         return false;

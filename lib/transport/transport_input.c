@@ -174,7 +174,7 @@ static void on_response(struct dk_transport *t, struct peer *p, const struct dk_
         return;
     call_progress(t, p, c, now_us);
     if (dk_incoming_complete(&c->in)) {
-        uint32_t decayed = p->expected - p->expected / 8;
+        uint32_t decayed = p->expected - (p->expected + 7) / 8; /* short ones among long ones do not count */
 
         p->expected = c->in.count > decayed ? c->in.count : decayed;
         message_deliver(t, p, DK_EVENT_RESPONSE, c->id, &c->in);

@@ -78,8 +78,12 @@ void net_namespace_bridge_remove(const char *bridge)
 int net_namespace_cable_add(const char *bridge, uint32_t unique, pid_t pid, const char *name, uint8_t mac_end,
                             uint32_t mtu)
 {
-    int rc = ip("link add dkc%u mtu %u type veth peer name dkp%u mtu %u address 02:00:00:00:00:%02x", unique, mtu,
-                unique, mtu, mac_end);
+    int rc;
+
+    /* Of a process that has ended: the kernel takes its cable away some time later. */
+    (void)ip("link del dkc%u 2>/dev/null", unique);
+    rc = ip("link add dkc%u mtu %u type veth peer name dkp%u mtu %u address 02:00:00:00:00:%02x", unique, mtu, unique,
+            mtu, mac_end);
 
     if (rc == 0)
         rc = ip("link set dkc%u master %s up", unique, bridge);

@@ -13,26 +13,31 @@
 
 int cpu_kv_open(struct dk_backend *b, const struct dk_kv_shape *shape, struct dk_kv **out, struct dk_err *err)
 {
-    size_t floats = 1;
-    const uint32_t sides[] = {shape->layers, shape->pages, shape->kv_heads, shape->page_tokens, shape->head_dim};
-    bool fits = true;
     struct dk_kv *kv = calloc(1, sizeof(*kv));
+    size_t blocks, keys, values;
+    bool fits;
 
     *out = NULL;
-    for (size_t i = 0; i < sizeof(sides) / sizeof(sides[0]); i++)
-        fits = fits && !__builtin_mul_overflow(floats, (size_t)sides[i], &floats);
-    if (kv && fits) {
-        kv->shape = *shape;
-        kv->keys = cpu_floats(floats);
-        kv->values = cpu_floats(floats);
+    if (!kv)
+        goto no_memory;
+    kv->shape = *shape;
+    kv->key_stride = attend_padded(shape->page_tokens);
+    kv->value_stride = attend_padded(shape->head_dim);
+    fits = !__builtin_mul_overflow((size_t)shape->layers * shape->kv_heads, (size_t)shape->pages, &blocks) &&
+           !__builtin_mul_overflow(blocks, (size_t)shape->head_dim * kv->key_stride, &keys) &&
+           !__builtin_mul_overflow(blocks, (size_t)shape->page_tokens * kv->value_stride, &values);
+    if (fits) {
+        kv->keys = cpu_floats(keys);
+        kv->values = cpu_floats(values);
     }
-    if (!kv || !fits || !kv->keys || !kv->values) {
-        cpu_kv_close(b, kv);
-        return dk_err_set(err, -ENOMEM, "no memory for a KV cache of %u pages of %u positions", shape->pages,
-                          shape->page_tokens);
-    }
+    if (!kv->keys || !kv->values)
+        goto no_memory;
     *out = kv;
     return 0;
+no_memory:
+    cpu_kv_close(b, kv);
+    return dk_err_set(err, -ENOMEM, "no memory for a KV cache of %u pages of %u positions", shape->pages,
+                      shape->page_tokens);
 }
 
 void cpu_kv_close(struct dk_backend *b, struct dk_kv *kv)
@@ -51,23 +56,88 @@ struct attend_job {
     const struct dk_span *spans;
     uint32_t span_count;
     uint32_t group; /* group: query heads of one kv head */
-    uint32_t block;        /* queries of a block, at most CPU_QUERY_BLOCK */
+    uint32_t block;        /* queries of a block, at most ATTEND_QUERIES_MAX */
     float scale;
     struct dk_rows q, k, v, y;
 };
 
+static size_t block_of(const struct dk_kv *kv, uint32_t layer, uint32_t page, uint32_t head)
+{
+    return ((size_t)layer * kv->shape.pages + page) * kv->shape.kv_heads + head;
+}
+
+static float *keys_of(const struct dk_kv *kv, uint32_t layer, uint32_t page, uint32_t head)
+{
+    return kv->keys + block_of(kv, layer, page, head) * kv->shape.head_dim * kv->key_stride;
+}
+
+static float *values_of(const struct dk_kv *kv, uint32_t layer, uint32_t page, uint32_t head)
+{
+    return kv->values + block_of(kv, layer, page, head) * kv->shape.page_tokens * kv->value_stride;
+}
+
 static void store_row(const struct attend_job *j, const struct dk_span *span, uint32_t i)
 {
-    const struct dk_kv_shape *s = &j->kv->shape;
-    uint32_t position = span->position + i, page = span->pages[position / s->page_tokens];
-    size_t from = (size_t)(span->row + i) * j->k.width;
+    const struct dk_kv *kv = j->kv;
+    uint32_t head_dim = kv->shape.head_dim, position = span->position + i;
+    uint32_t page = span->pages[position / kv->shape.page_tokens], place = position % kv->shape.page_tokens;
+    const float *k = j->k.data + (size_t)(span->row + i) * j->k.width;
+    const float *v = j->v.data + (size_t)(span->row + i) * j->v.width;
 
-    assert(page < s->pages);
-    for (uint32_t h = 0; h < s->kv_heads; h++) {
-        size_t to = kv_offset(s, j->layer, page, h) + (size_t)(position % s->page_tokens) * s->head_dim;
+    assert(page < kv->shape.pages);
+    for (uint32_t h = 0; h < kv->shape.kv_heads; h++, k += head_dim, v += head_dim) {
+        float *keys = keys_of(kv, j->layer, page, h);
 
-        memcpy(j->kv->keys + to, j->k.data + from + h * s->head_dim, s->head_dim * sizeof(float));
-        memcpy(j->kv->values + to, j->v.data + from + h * s->head_dim, s->head_dim * sizeof(float));
+        for (uint32_t d = 0; d < head_dim; d++)
+            keys[(size_t)d * kv->key_stride + place] = k[d];
+        memcpy(values_of(kv, j->layer, page, h) + (size_t)place * kv->value_stride, v, head_dim * sizeof(float));
+    }
+}
+
+/* Some queries of one span and kv head, on their way through the pages. */
+struct query_block {
+    uint32_t n;
+    const float *query[ATTEND_QUERIES_MAX];
+    float *sum[ATTEND_QUERIES_MAX];
+    float *scores[ATTEND_QUERIES_MAX];   /* [context] */
+    uint32_t length[ATTEND_QUERIES_MAX]; /* positions that it sees; not falling */
+};
+
+static uint32_t seen(uint32_t length, uint32_t first, uint32_t page_tokens)
+{
+    return length <= first ? 0 : length - first < page_tokens ? length - first : page_tokens;
+}
+
+static void page_scores(const struct attend_job *j, const struct query_block *b, uint32_t first, const float *keys)
+{
+    const struct dk_kv *kv = j->kv;
+    uint32_t count[ATTEND_QUERIES_MAX];
+    float *scores[ATTEND_QUERIES_MAX];
+
+    for (uint32_t i = 0; i < b->n; i++) {
+        count[i] = seen(b->length[i], first, kv->shape.page_tokens);
+        scores[i] = b->scores[i] + first;
+    }
+    j->b->attend->scores(b->n, kv->shape.head_dim, kv->key_stride, count, b->query, keys, j->scale, scores);
+}
+
+/* The positions that all queries see are taken together; the few that only later ones see, query by query. */
+static void page_values(const struct attend_job *j, const struct query_block *b, uint32_t first, const float *values)
+{
+    const struct dk_kv *kv = j->kv;
+    uint32_t head_dim = kv->shape.head_dim, common = seen(b->length[0], first, kv->shape.page_tokens);
+    const float *weights[ATTEND_QUERIES_MAX];
+
+    for (uint32_t i = 0; i < b->n; i++)
+        weights[i] = b->scores[i] + first;
+    j->b->attend->values(b->n, head_dim, kv->value_stride, common, weights, values, b->sum);
+    for (uint32_t i = 1; i < b->n; i++) {
+        uint32_t count = seen(b->length[i], first, kv->shape.page_tokens);
+        const float *rest = weights[i] + common;
+
+        if (count > common)
+            j->b->attend->values(1, head_dim, kv->value_stride, count - common, &rest,
+                                 values + (size_t)common * kv->value_stride, &b->sum[i]);
     }
 }
 
@@ -75,48 +145,33 @@ static void store_row(const struct attend_job *j, const struct dk_span *span, ui
 static void attend_block(const struct attend_job *j, const struct dk_span *span, uint32_t kv_head, uint32_t begin,
                          uint32_t end, float *scores)
 {
-    const struct dk_kv_shape *s = &j->kv->shape;
-    const struct dk_kernels *kernels = j->b->kernels;
-    const float *query[CPU_QUERY_BLOCK];
-    float *sum[CPU_QUERY_BLOCK];
-    uint32_t length[CPU_QUERY_BLOCK]; /* positions that it sees; rising */
-    uint32_t n = end - begin;
-    size_t context = j->b->context;
+    const struct dk_kv *kv = j->kv;
+    uint32_t page_tokens = kv->shape.page_tokens, head_dim = kv->shape.head_dim;
+    struct query_block b = {.n = end - begin};
+    uint32_t longest;
 
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < b.n; i++) {
         uint32_t row = (begin + i) / j->group, head = kv_head * j->group + (begin + i) % j->group;
 
-        query[i] = j->q.data + (size_t)(span->row + row) * j->q.width + (size_t)head * s->head_dim;
-        sum[i] = j->y.data + (size_t)(span->row + row) * j->y.width + (size_t)head * s->head_dim;
-        length[i] = span->position + row + 1;
-        memset(sum[i], 0, s->head_dim * sizeof(float));
+        b.query[i] = j->q.data + (size_t)(span->row + row) * j->q.width + (size_t)head * head_dim;
+        b.sum[i] = j->y.data + (size_t)(span->row + row) * j->y.width + (size_t)head * head_dim;
+        b.scores[i] = scores + (size_t)i * j->b->context;
+        b.length[i] = span->position + row + 1;
+        memset(b.sum[i], 0, head_dim * sizeof(float));
     }
-    for (uint32_t first = 0; first < length[n - 1]; first += s->page_tokens) {
-        const float *keys = j->kv->keys + kv_offset(s, j->layer, span->pages[first / s->page_tokens], kv_head);
-
-        for (uint32_t i = 0; i < n; i++) {
-            for (uint32_t p = first; p < length[i] && p - first < s->page_tokens; p++)
-                scores[i * context + p] =
-                    j->scale * dk_dot(kernels, s->head_dim, query[i], keys + (size_t)(p - first) * s->head_dim);
-        }
-    }
-    for (uint32_t i = 0; i < n; i++)
-        dk_softmax(kernels, length[i], scores + i * context);
-    for (uint32_t first = 0; first < length[n - 1]; first += s->page_tokens) {
-        const float *values = j->kv->values + kv_offset(s, j->layer, span->pages[first / s->page_tokens], kv_head);
-
-        for (uint32_t i = 0; i < n; i++) {
-            for (uint32_t p = first; p < length[i] && p - first < s->page_tokens; p++)
-                dk_axpy(kernels, s->head_dim, scores[i * context + p], values + (size_t)(p - first) * s->head_dim,
-                        sum[i]);
-        }
-    }
+    longest = b.length[b.n - 1];
+    for (uint32_t first = 0; first < longest; first += page_tokens)
+        page_scores(j, &b, first, keys_of(kv, j->layer, span->pages[first / page_tokens], kv_head));
+    for (uint32_t i = 0; i < b.n; i++)
+        dk_softmax(j->b->kernels, b.length[i], b.scores[i]);
+    for (uint32_t first = 0; first < longest; first += page_tokens)
+        page_values(j, &b, first, values_of(kv, j->layer, span->pages[first / page_tokens], kv_head));
 }
 
 static void attend_part(void *arg, uint32_t part, uint32_t parts)
 {
     const struct attend_job *j = arg;
-    float *scores = j->b->scores + (size_t)part * CPU_QUERY_BLOCK * j->b->context;
+    float *scores = j->b->scores + (size_t)part * ATTEND_QUERIES_MAX * j->b->context;
     uint32_t turn = 0;
 
     for (uint32_t i = 0; i < j->span_count; i++) {
@@ -170,6 +225,6 @@ void cpu_attend(struct dk_backend *b, struct dk_kv *kv, uint32_t layer, const st
         return;
     /* Small enough blocks that every thread gets one. */
     share = rows * heads / b->threads;
-    j.block = share < 1 ? 1 : share > CPU_QUERY_BLOCK ? CPU_QUERY_BLOCK : (uint32_t)share;
+    j.block = share < 1 ? 1 : share > ATTEND_QUERIES_MAX ? ATTEND_QUERIES_MAX : (uint32_t)share;
     dk_exec_run(b->exec, attend_part, &j);
 }

@@ -53,13 +53,14 @@ static int cpu_open(const struct dk_backend_config *c, struct dk_backend **out, 
     if (!b)
         return dk_err_set(err, -ENOMEM, "cpu back end: out of memory");
     b->kernels = dk_kernels_get(isa);
+    b->attend = attend_kernels_get(isa);
     b->threads = c->threads ? c->threads : 1;
     b->rows_max = c->rows_max;
     b->context = c->context;
     /* Each slot begins on a 64-byte boundary. */
     b->scratch_floats = (size_t)c->rows_max * c->scratch_floats_per_row + DK_ROWS_SLOTS_MAX * 16;
     b->scratch = cpu_floats(b->scratch_floats);
-    b->scores = cpu_floats((size_t)b->threads * CPU_QUERY_BLOCK * c->context);
+    b->scores = cpu_floats((size_t)b->threads * ATTEND_QUERIES_MAX * c->context);
     if (!b->scratch || !b->scores) {
         rc = dk_err_set(err, -ENOMEM, "cpu back end: no memory for scratch of %u rows and a context of %u positions",
                         c->rows_max, c->context);

@@ -2,19 +2,18 @@
 #ifndef DK_BACKEND_CPU_INTERNAL_H
 #define DK_BACKEND_CPU_INTERNAL_H
 
+#include "attention-worker/backend/cpu/attend_kernels.h"
 #include "attention-worker/backend/cpu/backend_cpu.h"
-
-/* Queries that walk through the pages together, so that a page is read from memory once for all of them. */
-#define CPU_QUERY_BLOCK 8u
 
 struct dk_backend {
     struct dk_exec *exec;
     const struct dk_kernels *kernels;
+    const struct attend_kernels *attend;
     uint32_t threads, rows_max, context;
     float *scratch; /* 64-byte aligned */
     size_t scratch_floats, scratch_used;
     uint32_t slots_used;
-    float *scores; /* [threads][CPU_QUERY_BLOCK][context] */
+    float *scores; /* [threads][ATTEND_QUERIES_MAX][context] */
 };
 
 struct dk_weight {
@@ -26,17 +25,14 @@ struct dk_weight {
     uint8_t *table;         /* [rows][cols] as stored */
 };
 
-/* keys and values: [layers][pages][kv_heads][page_tokens][head_dim] f32, so that one head's part of a page is one
- * sequential stream. */
+/* One block per layer, page and kv head, so that a head's part of a page is one sequential stream: keys
+ * [head_dim][key_stride], positions side by side; values [page_tokens][value_stride]. f32; the layouts that
+ * attend_kernels.h asks for. */
 struct dk_kv {
     struct dk_kv_shape shape;
+    uint32_t key_stride, value_stride; /* page_tokens and head_dim, padded */
     float *keys, *values;
 };
-
-static inline size_t kv_offset(const struct dk_kv_shape *s, uint32_t layer, uint32_t page, uint32_t head)
-{
-    return (((size_t)layer * s->pages + page) * s->kv_heads + head) * s->page_tokens * s->head_dim;
-}
 
 /* 64-byte aligned floats from the heap, not zeroed; NULL: none left, or the size overflows. */
 float *cpu_floats(size_t count);

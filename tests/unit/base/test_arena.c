@@ -57,6 +57,18 @@ Test(arena, alignment_beyond_the_end)
     dk_arena_fini(&a);
 }
 
+Test(arena, bytes_skipped_for_alignment_count)
+{
+    struct dk_arena a;
+
+    cr_assert_eq(dk_arena_init(&a, 128), 0); /* malloc's blocks start at multiples of 16 */
+    cr_assert(dk_arena_take(&a, 1, 1));
+    cr_expect_null(dk_arena_take(&a, 113, 16), "15 bytes are skipped, 112 are left");
+    cr_expect(dk_arena_take(&a, 112, 16));
+    cr_expect_null(dk_arena_take(&a, 1, 1));
+    dk_arena_fini(&a);
+}
+
 Test(arena, of_no_bytes)
 {
     struct dk_arena a;

@@ -292,6 +292,39 @@ Test(cluster, loading_again_needs_quiet)
     cr_assert_eq(t.token_count, 4u);
 }
 
+Test(cluster, a_pause_of_our_own_is_nobodys_silence)
+{
+    Dk__LoadRequest q = request();
+
+    fx_all_beat(&fx);
+    load(&q);
+    fx_all_beat(&fx);
+    assert_state(DK__CLUSTER_STATE__READY, "");
+    fx.now += 10 * SECOND; /* no tick in between */
+    fx_duck(&fx, "duck-1", 1);
+    assert_state(DK__CLUSTER_STATE__READY, "");
+    fx_tick(&fx, 2100 * MS);
+    assert_state(DK__CLUSTER_STATE__DEGRADED, "duck-1");
+}
+
+Test(cluster, a_real_folder_is_read)
+{
+    struct dk_served_model m;
+    struct dk_err err = {0};
+
+    cr_assert_eq(dk_model_source_files.open(NULL, FIXTURES "/qwen3-tiny", &m, &err), 0, "%s", err.text);
+    cr_assert_eq(m.config.vocab, 1024u);
+    cr_assert_eq(m.config.intermediate, 384u);
+    cr_assert_eq(m.generation.eos_count, 2u);
+    cr_assert_eq(m.generation.eos[0], 964u);
+    cr_assert_eq(m.chat, DK_CHAT_QWEN3);
+    cr_assert_neq(m.model_id, 0u);
+    cr_assert_gt(dk_tokenizer_size(m.tokenizer), 900u);
+    dk_tokenizer_close(m.tokenizer);
+    cr_assert_lt(dk_model_source_files.open(NULL, FIXTURES "/tokenizers", &m, &err), 0);
+    cr_assert_neq(err.text[0], 0);
+}
+
 Test(cluster, epochs_never_go_back)
 {
     Dk__LoadRequest q = request();

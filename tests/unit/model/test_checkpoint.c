@@ -90,6 +90,7 @@ static void count_one(void *ctx, const struct dk_tensor *t)
 
 static void whole_model(const char *dir, uint32_t tensors)
 {
+    uint64_t elements = 0;
     uint32_t q, kv;
     unsigned unused = 0;
     const struct dk_tensor *t;
@@ -102,6 +103,12 @@ static void whole_model(const char *dir, uint32_t tensors)
     cr_expect_eq(dk_checkpoint_tensor_count(ck), tensors);
     for (uint32_t i = 1; i < tensors; i++)
         cr_expect(strcmp(dk_checkpoint_tensor(ck, i - 1)->name, dk_checkpoint_tensor(ck, i)->name) < 0);
+    for (uint32_t i = 0; i < tensors; i++) {
+        t = dk_checkpoint_tensor(ck, i);
+        if (!strstr(t->name, "_scale_inv"))
+            elements += t->bytes / dk_dtype_bytes(t->type);
+    }
+    cr_expect_eq(dk_model_parameters(&m), elements);
     dk_checkpoint_unused(ck, count_one, &unused);
     cr_expect_eq(unused, tensors);
     cr_expect_eq(dk_checkpoint_get(ck, "model.embed_tokens.weight", m.vocab, m.hidden, 0, &t, &err), 0, "%s", err.text);
@@ -300,7 +307,9 @@ Test(checkpoint, get)
     cr_expect_eq(dk_checkpoint_get(ck, "q", 2, 2, 1, &t, &err), 0);
     get_refused("x", 1, 0, 0, -ENOENT, "'x'");
     get_refused("m", 3, 2, 0, -EINVAL, "'m'|[2, 3]|[3, 2]");
+    get_refused("m", 2, 4, 0, -EINVAL, "'m'|[2, 3]|[2, 4]");
     get_refused("m", 6, 0, 0, -EINVAL, "'m'|[2, 3]|[6]");
+    get_refused("m", 2, 0, 0, -EINVAL, "'m'|[2, 3]|[2]");
     get_refused("v", 3, 1, 0, -EINVAL, "'v'|[3]|[3, 1]");
     get_refused("v", 4, 0, 0, -EINVAL, "'v'|[3]|[4]");
     get_refused("q", 2, 2, 0, -EINVAL, "'q'|F8_E4M3|BF16");
@@ -398,7 +407,9 @@ Test(checkpoint, id)
     first = id_now();
     cr_expect_eq(id_now(), first);
     folder_text(&folder, "config.json", "{ }");
-    cr_expect_neq(id_now(), first, "another config.json");
+    cr_expect_neq(id_now(), first, "a longer config.json");
+    folder_text(&folder, "config.json", "[]");
+    cr_expect_neq(id_now(), first, "another config.json of the same length");
     folder_text(&folder, "config.json", "{}");
     cr_expect_eq(id_now(), first);
     folder_text(&folder, "generation_config.json", "{}");

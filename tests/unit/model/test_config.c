@@ -248,6 +248,8 @@ static const struct refusal {
     {MOE, "quantization_config", "{\"quant_method\":\"fp8\"}", -EINVAL, "weight_block_size|missing"},
     {MOE, "quantization_config", "{\"quant_method\":\"fp8\",\"weight_block_size\":[64,128]}", -ENOTSUP,
      "weight_block_size|[64,128]|[128,128]"},
+    {MOE, "quantization_config", "{\"quant_method\":\"fp8\",\"weight_block_size\":[128,64]}", -ENOTSUP,
+     "weight_block_size|[128,64]|[128,128]"},
     {MOE, "quantization_config", "{\"quant_method\":\"fp8\",\"weight_block_size\":[128]}", -ENOTSUP,
      "weight_block_size|[128]|[128,128]"},
     {MOE, "quantization_config", "{\"quant_method\":\"fp8\",\"weight_block_size\":128}", -ENOTSUP,

@@ -197,12 +197,16 @@ Test(transport, the_common_case_costs_no_further_frame)
             p->answer_bytes = lengths[i];
             frames = (lengths[i] + fragment - 1) / fragment;
             exchange(p, lengths[i]);
-            if (frames > 16)
-                continue; /* beyond the first guess of how long responses are */
+            if (frames > 16) { /* beyond the first guess of how long responses are */
+                pair_close(p);
+                continue;
+            }
             cr_assert_eq(p->kinds[DK_DATAGRAM_REQUEST], frames, "%u bytes in mtu %u", lengths[i], mtus[m]);
             cr_assert_eq(p->kinds[DK_DATAGRAM_RESPONSE], frames);
             cr_assert_eq(p->rig.frames, 2 * frames);
             cr_assert_leq(p->longest, mtus[m] + 14);
+            rig_run(&p->rig, NULL, SECOND);
+            cr_assert_eq(p->rig.frames, 2 * frames, "nothing follows");
             cr_assert_eq(dk_transport_deadline(p->asker), UINT64_MAX);
             cr_assert_eq(dk_transport_deadline(p->answerer), UINT64_MAX);
             pair_close(p);
@@ -235,7 +239,6 @@ Test(transport, long_messages_keep_to_the_window)
     while (!p->done && rig_step(&p->rig)) {
         cr_assert_leq(p->asker->peers[p->to].in_flight, 8);
         cr_assert_leq(p->asker->credits, 8);
-        cr_assert_leq(p->rig.wire_count, 8 + 4, "the window and a few acks");
     }
     cr_assert(p->done);
     cr_assert_eq(dk_transport_counters(p->asker)->retransmitted, 0);

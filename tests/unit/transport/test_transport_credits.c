@@ -13,7 +13,8 @@ struct fan {
     struct rig rig;
     uint32_t peers[RESPONDERS];
     uint32_t answer_bytes, responses, responses_wanted;
-    uint32_t on_wire, on_wire_most; /* response fragments on their way to endpoint 0 */
+    uint32_t on_wire, on_wire_most; /* response fragments that left at one time, and so are on their way together */
+    uint64_t left_us;
     bool done;
 };
 
@@ -33,15 +34,16 @@ static void on_event(void *ctx, struct rig *rig, uint32_t at, struct dk_transpor
     dk_transport_event_done(rig->ends[at], event);
 }
 
-static void wire_count(struct fan *f)
+static bool filter(void *ctx, uint32_t from, uint32_t to, const uint8_t *frame, uint32_t bytes)
 {
-    f->on_wire = 0;
-    for (uint32_t i = 0; i < f->rig.wire_count; i++) {
-        const struct rig_wire *w = &f->rig.wire[(f->rig.wire_at + i) % RIG_FRAMES_MAX];
+    struct fan *f = ctx;
 
-        f->on_wire += w->to == 0 && f->rig.pool[(size_t)w->frame * RIG_FRAME_BYTES + 45] == DK_DATAGRAM_RESPONSE;
-    }
+    if (f->left_us != f->rig.now_us)
+        f->on_wire = 0;
+    f->left_us = f->rig.now_us;
+    f->on_wire += frame[45] == DK_DATAGRAM_RESPONSE;
     f->on_wire_most = f->on_wire > f->on_wire_most ? f->on_wire : f->on_wire_most;
+    return true;
 }
 
 static struct fan *fan_open(uint32_t credit_frames, uint32_t answer_bytes, const struct dk_net_faults *faults)
@@ -53,6 +55,7 @@ static struct fan *fan_open(uint32_t credit_frames, uint32_t answer_bytes, const
     rig_init(&f->rig, faults);
     f->rig.ctx = f;
     f->rig.on_event = on_event;
+    f->rig.filter = filter;
     f->answer_bytes = answer_bytes;
     dk_transport_defaults(&c);
     c.mtu = 1500;
@@ -79,10 +82,8 @@ static void fan_ask_all(struct fan *f)
         cr_assert_eq(dk_transport_request(f->rig.ends[0], f->peers[i], &part, 1, f->rig.now_us, &id), 0);
     f->responses_wanted += RESPONDERS;
     f->done = false;
-    while (!f->done && rig_step(&f->rig)) {
-        wire_count(f);
+    while (!f->done && rig_step(&f->rig))
         cr_assert_leq(f->rig.ends[0]->credits, f->rig.ends[0]->config.credit_frames + RESPONDERS);
-    }
     cr_assert(f->done);
 }
 
@@ -133,8 +134,8 @@ Test(transport_credits, a_layers_answers_need_no_grant)
     struct fan *f = fan_open(192, 8192, NULL);
     uint64_t frames;
 
-    fan_ask_all(f);
-    fan_ask_all(f);
+    for (int i = 0; i < 12; i++) /* the guess comes down from its first value */
+        fan_ask_all(f);
     frames = f->rig.frames;
     fan_ask_all(f);
     cr_assert_eq(f->rig.frames - frames, RESPONDERS * (1 + 6));

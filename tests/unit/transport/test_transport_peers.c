@@ -133,8 +133,9 @@ Test(transport_peers, silence_with_something_outstanding_is_death)
     start = c->rig.now_us;
     ask(c, 100);
     ask(c, 100000);
-    while (c->seen_count < 3)
-        cr_assert(rig_step(&c->rig));
+    while (c->seen_count < 3 && rig_step(&c->rig))
+        ;
+    cr_assert_eq(c->seen_count, 3);
     cr_assert(c->seen[0] == DK_EVENT_FAILED && c->seen[1] == DK_EVENT_FAILED && c->seen[2] == DK_EVENT_DEAD);
     cr_assert_geq(c->rig.now_us - start, 2 * SECOND);
     cr_assert_leq(c->rig.now_us - start, 2 * SECOND + 1000);
@@ -150,8 +151,9 @@ Test(transport_peers, a_dead_peer_can_be_added_again)
 
     c->cut = true;
     ask(c, 100000);
-    while (c->seen_count < 2)
-        cr_assert(rig_step(&c->rig));
+    while (c->seen_count < 2 && rig_step(&c->rig))
+        ;
+    cr_assert_eq(c->seen_count, 2);
     c->cut = false;
     dk_transport_peer_remove(c->asker, c->to);
     cr_assert_eq(dk_transport_peer_add(c->asker, &c->rig.addresses[1], 1, &c->to), 0);
@@ -217,12 +219,12 @@ Test(transport_peers, an_asker_that_falls_silent_in_mid_request_is_dead_too)
     struct couple *c = couple_open();
 
     ask(c, 150000);
-    for (int i = 0; i < 3; i++)
-        rig_step(&c->rig);
+    rig_step(&c->rig);
     cr_assert_neq(c->answerer->peers[c->back].answers_partial, 0);
     dk_transport_peer_remove(c->asker, c->to);
-    while (c->seen_count < 1)
-        cr_assert(rig_step(&c->rig));
+    while (c->seen_count < 1 && rig_step(&c->rig))
+        ;
+    cr_assert_eq(c->seen_count, 1);
     cr_assert_eq(c->seen[0], DK_EVENT_DEAD);
     cr_assert_eq(c->answerer->buffers.free_count, c->answerer->buffers.made);
     couple_close(c);

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts real clusters through duckctl for the end-to-end tests, and reads golden files.
+
+Every test program gets the folder of the built programs as its first argument and the fixtures' folder as its second. Each
+cluster has a run-time folder of its own, which must be gone at the end.
+"""
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+BIN, FIXTURES = sys.argv[1], sys.argv[2]
+DTYPES = {"F32": np.float32, "I32": np.int32, "I64": np.int64, "U8": np.uint8, "F8_E4M3": np.uint8, "BF16": np.uint16}
+SKIPPED = 77
+
+
+class Failed(Exception):
+    """A command ended with another exit code than 0."""
+
+    def __init__(self, command, code, out, err):
+        super().__init__("%s\n-> exit code %d\n%s%s" % (" ".join(command), code, out, err))
+        self.code, self.out, self.err = code, out, err
+
+
+def run(command, env=None, timeout=600, expect=0):
+    p = subprocess.run(command, env=env, timeout=timeout, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if expect is not None and p.returncode != expect:
+        raise Failed(command, p.returncode, p.stdout, p.stderr)
+    return p
+
+
+def read_safetensors(path):
+    """-> name: array. FP8 and bf16 come as their codes."""
+    raw = np.fromfile(path, np.uint8)
+    length = struct.unpack("<Q", raw[:8].tobytes())[0]
+    header = json.loads(raw[8:8 + length].tobytes())
+    data = raw[8 + length:]
+    out = {}
+    for name, t in header.items():
+        if name != "__metadata__":
+            begin, end = t["data_offsets"]
+            out[name] = data[begin:end].view(DTYPES[t["dtype"]]).reshape(t["shape"])
+    return out
+
+
+def golden(model):
+    folder = os.path.join(FIXTURES, model, "golden")
+    with open(os.path.join(folder, "golden.json"), encoding="utf-8") as f:
+        return json.load(f)["prompts"], read_safetensors(os.path.join(folder, "logits.safetensors"))
+
+
+class Cluster:
+    """with Cluster(model, ducks=2) as c: c.generate("--ids", "1,2,3")"""
+
+    def __init__(self, model, ducks=1, *options):
+        self.model = model if os.path.isabs(model) else os.path.join(FIXTURES, model)
+        self.ducks, self.options = ducks, [str(o) for o in options]
+        self.runtime = tempfile.mkdtemp(prefix="dk", dir="/tmp")
+        self.env = dict(os.environ, XDG_RUNTIME_DIR=self.runtime)
+        self.name = "t%d" % (os.getpid() % 100000)
+
+    def ctl(self, *args, **kw):
+        return run([os.path.join(BIN, "duckctl"), *[str(a) for a in args], "--name", self.name], env=self.env, **kw)
+
+    def json(self, *args):
+        return json.loads(self.ctl(*args, "--json").stdout)
+
+    def __enter__(self):
+        try:
+            self.ctl("local", "up", "--model", self.model, "--ducks", self.ducks, *self.options)
+        except Exception:
+            self.clean()
+            raise
+        return self
+
+    def __exit__(self, *exc):
+        if exc[0]:
+            self.show_logs()
+        try:
+            self.ctl("local", "down")
+            left = os.listdir(self.runtime)
+            assert not left, "left behind: %s" % left
+        finally:
+            self.clean()
+
+    def clean(self):
+        shutil.rmtree(self.runtime, ignore_errors=True)
+
+    def show_logs(self):
+        folder = os.path.join(self.runtime, "duckllm", self.name)
+        for f in sorted(os.listdir(folder) if os.path.isdir(folder) else []):
+            if f.endswith(".log"):
+                with open(os.path.join(folder, f), errors="replace") as log:
+                    print("---- %s\n%s" % (f, "".join(log.readlines()[-15:])), file=sys.stderr)
+
+    def processes(self):
+        """name -> pid"""
+        with open(os.path.join(self.runtime, "duckllm", self.name, "cluster.json")) as f:
+            return {p["name"]: p["pid"] for p in json.load(f)["processes"]}
+
+    def generate(self, *args):
+        return self.json("generate", *args)
+
+    def greedy(self, ids, tokens, *args):
+        return self.generate("--ids", ",".join(map(str, ids)), "--max-tokens", tokens, "--temperature", 0, "--ignore-eos",
+                             *args)["token_ids"]
+
+    def logits(self, ids, *args):
+        """All prompt positions: [T, V]"""
+        path = os.path.join(self.runtime, "logits.safetensors")
+        self.generate("--ids", ",".join(map(str, ids)), "--max-tokens", 1, "--temperature", 0, "--logits-out", path, *args)
+        out = read_safetensors(path)["logits"].copy()
+        os.unlink(path)
+        return out
+
+    def stats(self):
+        return self.json("stats")
+
+    def total(self, counter):
+        """A transport counter summed over all nodes."""
+        return sum(n.get("transport", {}).get(counter, 0) for n in self.stats()["nodes"])
+
+    def duck_rows(self):
+        """name -> hidden rows computed"""
+        return {n["node"]["name"]: n.get("duck", {}).get("rows", 0) for n in self.stats()["nodes"]
+                if n["node"]["kind"] == "DUCK"}
+
+    def wait_for(self, what, condition, seconds=60):
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                raise AssertionError("did not happen within %d s: %s" % (seconds, what))
+            time.sleep(0.05)
+
+
+def check_logits(what, found, wanted, most):
+    difference = float(np.abs(found - wanted).max())
+    print("  %-40s largest logit difference %.2e" % (what, difference))
+    assert np.isfinite(found).all() and difference <= most, "%s: %g is more than %g" % (what, difference, most)
+    return difference
