@@ -9,7 +9,8 @@
 
 struct dk_cache;
 
-int dk_cache_open(uint32_t page_tokens, uint32_t pages, uint32_t sequences_max, uint32_t context, struct dk_cache **out);
+int dk_cache_open(uint32_t page_tokens, uint32_t pages, uint32_t sequences_max, uint32_t context,
+                  struct dk_cache **out);
 void dk_cache_close(struct dk_cache *c);
 /* Makes room for positions [0, tokens) of a sequence, opening it if need be; never takes room away. *page_table: valid
  * until the sequence is released, and rewritten only at its end by later calls. -ENOSPC: no page or no sequence slot free

@@ -170,8 +170,7 @@ int dk_sample(const float *logits, uint32_t vocab, const struct dk_sampling *s, 
     for (uint32_t t = 0; t < vocab; t++)
         total += expf(logits[t] - logits[best]);
     log_total = (double)logits[best] + log(total);
-    out->token =
-        s->temperature > 0 ? draw(logits, vocab, s, logits[best], uniform(s->seed, position), scratch) : best;
+    out->token = s->temperature > 0 ? draw(logits, vocab, s, logits[best], uniform(s->seed, position), scratch) : best;
     out->logprob = (float)(logits[out->token] - log_total);
     report_top(logits, vocab, s->logprobs, log_total, out);
     return 0;

@@ -16,7 +16,7 @@ struct dk_sampling {
 
 struct dk_sampled {
     uint32_t token;
-    float logprob;     /* natural log, of the model's own distribution (before temperature and cuts) */
+    float logprob; /* natural log, of the model's own distribution (before temperature and cuts) */
     uint32_t top_count;
     uint32_t top_ids[DK_LOGPROBS_MAX];
     float top_logprobs[DK_LOGPROBS_MAX]; /* falling */

@@ -189,8 +189,8 @@ static int slot_add(Dk__Plan *plan, const struct dk_model_config *m, const struc
 }
 
 /* Everything but the epoch. */
-static int plan_make(struct dk_coordinator *c, const Dk__LoadRequest *q, const struct dk_served_model *m, Dk__Plan **out,
-                     struct dk_err *err)
+static int plan_make(struct dk_coordinator *c, const Dk__LoadRequest *q, const struct dk_served_model *m,
+                     Dk__Plan **out, struct dk_err *err)
 {
     const struct dk_member *ducks[DK_MEMBERS_MAX];
     uint32_t alive = ducks_alive(c, ducks), tp = q->has_tp ? q->tp : alive;

@@ -9,22 +9,22 @@
 
 /* For the files of this folder and white-box tests. */
 
-#define DK_TICK_US           100000ull   /* how often silence and grace times are looked at */
-#define DK_HEARTBEAT_MS      200u        /* what nodes are told */
-#define DK_SILENT_US         2000000ull  /* a node silent for longer is not alive */
-#define DK_NAME_FREE_US      1000000ull  /* a name whose owner is silent for longer may be taken by a newcomer */
-#define DK_FORGET_US         30000000ull /* a silent node that the plan does not need is forgotten */
-#define DK_GRACE_US          60000000ull /* of a client that neither reads nor cancels */
-#define DK_STALL_US          1000000ull  /* a longer time without a tick was our own pause, and nobody's silence */
+#define DK_TICK_US           100000ull    /* how often silence and grace times are looked at */
+#define DK_HEARTBEAT_MS      200u         /* what nodes are told */
+#define DK_SILENT_US         2000000ull   /* a node silent for longer is not alive */
+#define DK_NAME_FREE_US      1000000ull   /* a name whose owner is silent for longer may be taken by a newcomer */
+#define DK_FORGET_US         30000000ull  /* a silent node that the plan does not need is forgotten */
+#define DK_GRACE_US          60000000ull  /* of a client that neither reads nor cancels */
+#define DK_STALL_US          1000000ull   /* a longer time without a tick was our own pause, and nobody's silence */
 #define DK_BEAT_BYTES_MAX    (256u << 10) /* of a heartbeat, which is kept */
-#define DK_WAIT_MS_MAX       600000u     /* longest wait of a call */
-#define DK_DUCKS_MAX         250u        /* the last byte of 10.77.0.x numbers them */
+#define DK_WAIT_MS_MAX       600000u      /* longest wait of a call */
+#define DK_DUCKS_MAX         250u         /* the last byte of 10.77.0.x numbers them */
 #define DK_MEMBERS_MAX       (DK_DUCKS_MAX + 1)
-#define DK_FINISHED_MAX      256u        /* sequences kept for readers after their end */
-#define DK_LOGITS_STEP_BYTES (4u << 20)  /* logits asked for in one step, if more than one row */
-#define DK_READ_REPLY_BYTES  (4u << 20)  /* events in one reply, if more than one */
+#define DK_FINISHED_MAX      256u       /* sequences kept for readers after their end */
+#define DK_LOGITS_STEP_BYTES (4u << 20) /* logits asked for in one step, if more than one row */
+#define DK_READ_REPLY_BYTES  (4u << 20) /* events in one reply, if more than one */
 #define DK_READ_EVENTS_MAX   4096u
-#define DK_TEXT_BYTES_MAX    (4u << 20)  /* longest text that is made into tokens */
+#define DK_TEXT_BYTES_MAX    (4u << 20) /* longest text that is made into tokens */
 
 struct dk_member {
     Dk__HeartbeatRequest *beat; /* its last one */

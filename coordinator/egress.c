@@ -228,10 +228,10 @@ static void apply_one(struct dk_coordinator *c, const Dk__StepSequence *given, c
 
 static void add_timing(Dk__StepTiming *sum, const Dk__StepTiming *t)
 {
-#define ADD(field)                                                                                                     \
-    do {                                                                                                               \
-        sum->has_##field = true;                                                                                       \
-        sum->field += t->field;                                                                                        \
+#define ADD(field)               \
+    do {                         \
+        sum->has_##field = true; \
+        sum->field += t->field;  \
     } while (0)
     ADD(total_us);
     ADD(prepare_us);

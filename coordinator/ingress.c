@@ -52,8 +52,7 @@ static int encode_chat(const struct dk_coordinator *c, const Dk__ChatPrompt *cha
         /* jansson takes only valid UTF-8, as strings in protobuf are meant to be. */
         if (json_object_set_new(o, "role", json_string(m->role)) ||
             (m->content && json_object_set_new(o, "content", json_string(m->content))) ||
-            (m->reasoning_content &&
-             json_object_set_new(o, "reasoning_content", json_string(m->reasoning_content))) ||
+            (m->reasoning_content && json_object_set_new(o, "reasoning_content", json_string(m->reasoning_content))) ||
             json_array_append(messages, o))
             rc = dk_err_set(err, -EINVAL, "messages[%zu]: not valid UTF-8", i);
         json_decref(o);

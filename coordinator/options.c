@@ -64,35 +64,38 @@ int dk_coordinator_settings_parse(int argc, char **argv, struct dk_coordinator_s
 
 void dk_coordinator_settings_help(FILE *out)
 {
-    fputs("NAME\n"
-          "  coordinator - takes requests, makes tokens and decides what the cluster computes next\n"
-          "\n"
-          "SYNOPSIS\n"
-          "  coordinator [OPTION]...\n"
-          "\n"
-          "DESCRIPTION\n"
-          "  The one process of a cluster that everybody dials: ducks and the attention-worker to join and to get their\n"
-          "  work, clients (duckctl) to load a model, to send prompts and to read tokens. It holds no weights and needs\n"
-          "  no privileges. It must be able to read the model's folder under the same path as the attention-worker.\n"
-          "  It runs in the foreground. SIGINT or SIGTERM end it; calls that wait are then answered UNAVAILABLE.\n"
-          "\n"
-          "OPTIONS\n",
-          out);
+    fputs(
+        "NAME\n"
+        "  coordinator - takes requests, makes tokens and decides what the cluster computes next\n"
+        "\n"
+        "SYNOPSIS\n"
+        "  coordinator [OPTION]...\n"
+        "\n"
+        "DESCRIPTION\n"
+        "  The one process of a cluster that everybody dials: ducks and the attention-worker to join and to get their\n"
+        "  work, clients (duckctl) to load a model, to send prompts and to read tokens. It holds no weights and needs\n"
+        "  no privileges. It must be able to read the model's folder under the same path as the attention-worker.\n"
+        "  It runs in the foreground. SIGINT or SIGTERM end it; calls that wait are then answered UNAVAILABLE.\n"
+        "\n"
+        "OPTIONS\n",
+        out);
     dk_options_help(options, &defaults, out);
-    fputs("\n"
-          "MEMORY\n"
-          "  Bounded by the options: for each running or queued sequence 4 bytes a token of context, and its events that\n"
-          "  the client has not read yet; for each running sequence that asks for logits up to 64 MiB of them. A client\n"
-          "  that neither reads nor cancels for 60 s is cancelled.\n"
-          "\n"
-          "EXIT STATUS\n"
-          "  0  ended by a signal, or --help or --version was given\n"
-          "  1  could not start: the address is busy, for example\n"
-          "  2  the command line is wrong\n"
-          "\n"
-          "EXAMPLES\n"
-          "  coordinator\n"
-          "  coordinator --listen tcp://0.0.0.0:7717 --max-running 32 --step-rows 512\n"
-          "  coordinator --listen ipc:///run/duckllm/coordinator.sock --log-level debug\n",
-          out);
+    fputs(
+        "\n"
+        "MEMORY\n"
+        "  Bounded by the options: for each running or queued sequence 4 bytes a token of context, and its events "
+        "that\n"
+        "  the client has not read yet; for each running sequence that asks for logits up to 64 MiB of them. A client\n"
+        "  that neither reads nor cancels for 60 s is cancelled.\n"
+        "\n"
+        "EXIT STATUS\n"
+        "  0  ended by a signal, or --help or --version was given\n"
+        "  1  could not start: the address is busy, for example\n"
+        "  2  the command line is wrong\n"
+        "\n"
+        "EXAMPLES\n"
+        "  coordinator\n"
+        "  coordinator --listen tcp://0.0.0.0:7717 --max-running 32 --step-rows 512\n"
+        "  coordinator --listen ipc:///run/duckllm/coordinator.sock --log-level debug\n",
+        out);
 }

@@ -210,7 +210,9 @@ fail:
 void dk_next_step_handle(struct dk_coordinator *c, void *call, const Dk__NextStepRequest *q, struct dk_outbox *out)
 {
     struct dk_member *worker = dk_member_worker(c);
-    struct dk_parked p = {.kind = DK_PARKED_NEXT_STEP, .call = call, .instance = q->instance,
+    struct dk_parked p = {.kind = DK_PARKED_NEXT_STEP,
+                          .call = call,
+                          .instance = q->instance,
                           .plan_epoch = q->has_plan_epoch ? q->plan_epoch : 0};
     bool ours = worker && !strcmp(worker->beat->node->name, q->worker) &&
                 worker->beat->node->address->instance == q->instance;

@@ -13,7 +13,7 @@ struct dk_family_model {
     struct {
         struct dk_gqa_layer attention;
         struct dk_weight *ffn_norm;
-    } *layers;
+    } * layers;
 };
 
 static void gqa_close(struct dk_family_model *m)

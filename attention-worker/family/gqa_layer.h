@@ -39,11 +39,11 @@ struct dk_gqa_layer {
 
 /* What all layers of a step share. */
 struct dk_gqa_step {
-    struct dk_rows x;      /* [rows][hidden] the residual stream */
-    struct dk_rows h;      /* [rows][hidden] after a norm; then the mixer's or the feed-forward's output */
-    struct dk_rows q, mix; /* [rows][heads * head_dim] */
-    struct dk_rows k, v;   /* [rows][kv_heads * head_dim] */
-    struct dk_rows angles; /* [rows][head_dim] */
+    struct dk_rows x;         /* [rows][hidden] the residual stream */
+    struct dk_rows h;         /* [rows][hidden] after a norm; then the mixer's or the feed-forward's output */
+    struct dk_rows q, mix;    /* [rows][heads * head_dim] */
+    struct dk_rows k, v;      /* [rows][kv_heads * head_dim] */
+    struct dk_rows angles;    /* [rows][head_dim] */
     float *inverse_frequency; /* [head_dim / 2] */
     struct dk_kv *kv;
     struct dk_family_batch batch;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Short words, nearly all of them, look at every pair again for each merge: fewest instructions. Long ones keep a heap
  * of the pairs that may merge. A heap entry is never removed when its pair changes; it is recognised when it comes
- * up, because the pair that then stands there makes another token. */
+ * up, because the pair that then stands there has another rank. */
 #include "model/bpe.h"
 
 #include <errno.h>
@@ -77,35 +77,35 @@ static int merge_short(const struct dk_bpe *b, struct dk_bpe_scratch *s, const u
     return dk_id_list_add(out, id, n);
 }
 
-static int before(struct dk_bpe_candidate a, struct dk_bpe_candidate b)
-{
-    return a.rank != b.rank ? a.rank < b.rank : a.at < b.at;
-}
+/* Four children a node: half the levels of a binary heap, and the four are side by side in memory. */
+#define CHILDREN 4
 
-static void heap_push(struct dk_bpe_scratch *s, struct dk_bpe_candidate c)
+static void heap_push(struct dk_bpe_scratch *s, uint64_t pair)
 {
     size_t i = s->heap_count++;
 
-    for (; i > 0 && before(c, s->heap[(i - 1) / 2]); i = (i - 1) / 2, s->steps++)
-        s->heap[i] = s->heap[(i - 1) / 2];
-    s->heap[i] = c;
+    for (; i > 0 && pair < s->heap[(i - 1) / CHILDREN]; i = (i - 1) / CHILDREN, s->steps++)
+        s->heap[i] = s->heap[(i - 1) / CHILDREN];
+    s->heap[i] = pair;
     s->steps++;
 }
 
-static struct dk_bpe_candidate heap_pop(struct dk_bpe_scratch *s)
+static uint64_t heap_pop(struct dk_bpe_scratch *s)
 {
-    struct dk_bpe_candidate top = s->heap[0], last = s->heap[--s->heap_count];
+    uint64_t top = s->heap[0], last = s->heap[--s->heap_count];
     size_t i = 0;
 
     for (;; s->steps++) {
-        size_t child = 2 * i + 1;
+        size_t first = CHILDREN * i + 1, end = first + CHILDREN, least = first;
 
-        if (child + 1 < s->heap_count && before(s->heap[child + 1], s->heap[child]))
-            child++;
-        if (child >= s->heap_count || !before(s->heap[child], last))
+        if (end > s->heap_count)
+            end = s->heap_count;
+        for (size_t k = first + 1; k < end; k++)
+            least = s->heap[k] < s->heap[least] ? k : least;
+        if (first >= end || s->heap[least] >= last)
             break;
-        s->heap[i] = s->heap[child];
-        i = child;
+        s->heap[i] = s->heap[least];
+        i = least;
     }
     s->heap[i] = last;
     s->steps++;
@@ -114,14 +114,13 @@ static struct dk_bpe_candidate heap_pop(struct dk_bpe_scratch *s)
 
 static void push_pair(const struct dk_bpe *b, struct dk_bpe_scratch *s, uint32_t at)
 {
-    struct dk_bpe_candidate c = {.at = at};
-    uint32_t next = at == NONE ? NONE : s->symbols[at].next;
+    uint32_t next = at == NONE ? NONE : s->symbols[at].next, rank, made;
 
     if (next == NONE)
         return;
-    look_up(b, s->symbols[at].id, s->symbols[next].id, &c.rank, &c.made);
-    if (c.rank != NONE)
-        heap_push(s, c);
+    look_up(b, s->symbols[at].id, s->symbols[next].id, &rank, &made);
+    if (rank != NONE)
+        heap_push(s, (uint64_t)rank << 32 | at);
 }
 
 /* Each merge takes one entry and adds two at most, so the heap never holds more than twice the symbols. */
@@ -165,21 +164,21 @@ static int merge_long(const struct dk_bpe *b, struct dk_bpe_scratch *s, const ui
     for (uint32_t i = 0; i < n; i++)
         push_pair(b, s, i);
     while (s->heap_count) {
-        struct dk_bpe_candidate c = heap_pop(s);
-        uint32_t next = y[c.at].next, rank, made;
+        uint64_t pair = heap_pop(s);
+        uint32_t at = (uint32_t)pair, next = y[at].next, rank, made;
 
-        if (y[c.at].id == DK_NO_TOKEN || next == NONE)
+        if (y[at].id == DK_NO_TOKEN || next == NONE)
             continue;
-        look_up(b, y[c.at].id, y[next].id, &rank, &made);
-        if (rank != c.rank || made != c.made)
+        look_up(b, y[at].id, y[next].id, &rank, &made);
+        if (rank != pair >> 32)
             continue;
-        y[c.at].id = made;
-        y[c.at].next = y[next].next;
+        y[at].id = made;
+        y[at].next = y[next].next;
         y[next].id = DK_NO_TOKEN;
         if (y[next].next != NONE)
-            y[y[next].next].previous = c.at;
-        push_pair(b, s, y[c.at].previous);
-        push_pair(b, s, c.at);
+            y[y[next].next].previous = at;
+        push_pair(b, s, y[at].previous);
+        push_pair(b, s, at);
     }
     for (uint32_t i = 0; i != NONE; i = y[i].next) {
         rc = dk_id_list_add(out, &y[i].id, 1);

@@ -27,14 +27,10 @@ struct dk_bpe_symbol {
     uint32_t previous, next;
 };
 
-struct dk_bpe_candidate {
-    uint32_t rank, at, made;
-};
-
 /* Working memory of one caller, reused from word to word; zeroed at first. */
 struct dk_bpe_scratch {
     struct dk_bpe_symbol *symbols;
-    struct dk_bpe_candidate *heap;
+    uint64_t *heap; /* pairs that may merge: rank in the high half, index of the left symbol in the low one */
     size_t symbols_max, heap_max, heap_count;
     uint64_t steps; /* comparisons and heap moves so far: the work done, for tests */
 };

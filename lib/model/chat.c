@@ -58,8 +58,9 @@ static int template_from_config(const char *dir, char **out, struct dk_err *err)
         *out = strdup(json_string_value(v));
         rc = *out ? 0 : dk_err_set(err, -ENOMEM, "%s/tokenizer_config.json: no memory", dir);
     } else if (v && !json_is_null(v)) {
-        rc = dk_err_set(err, -EINVAL, "%s/tokenizer_config.json: chat_template is neither a text nor a list with a "
-                                      "\"default\"",
+        rc = dk_err_set(err, -EINVAL,
+                        "%s/tokenizer_config.json: chat_template is neither a text nor a list with a "
+                        "\"default\"",
                         dir);
     }
     json_decref(root);
@@ -109,7 +110,10 @@ int dk_chat_format_detect(const char *dir, enum dk_family family, enum dk_chat_f
     else if (*out == DK_CHAT_NONE || !is_known(*out, text))
         dk_log(DK_LOG_WARN, "chat.template.unknown", "family=%s xxh3=%016" PRIx64 " used=%s dir=\"%s\"",
                family_name(family), (uint64_t)XXH3_64bits(text, strlen(text)),
-               *out == DK_CHAT_NONE ? "none" : *out == DK_CHAT_CHATML ? "chatml" : "qwen3", dir);
+               *out == DK_CHAT_NONE     ? "none"
+               : *out == DK_CHAT_CHATML ? "chatml"
+                                        : "qwen3",
+               dir);
     free(text);
     return 0;
 }

@@ -34,8 +34,7 @@ static bool begins_and_ends(struct dk_span s, const char *head, const char *tail
 {
     size_t h = strlen(head), n = strlen(tail);
 
-    return s.bytes >= h && s.bytes >= n && memcmp(s.text, head, h) == 0 &&
-           memcmp(s.text + s.bytes - n, tail, n) == 0;
+    return s.bytes >= h && s.bytes >= n && memcmp(s.text, head, h) == 0 && memcmp(s.text + s.bytes - n, tail, n) == 0;
 }
 
 /* The index of the last message that a person wrote: a user's message that is not a tool's answer in disguise. The last
@@ -205,8 +204,8 @@ static const char *role_of(const json_t *messages, size_t i)
     return json_string_value(json_object_get(json_array_get(messages, i), "role"));
 }
 
-int dk_chat_render_qwen3(struct dk_chat_text *t, const json_t *messages, const json_t *tools,
-                         enum dk_thinking thinking, bool add_generation_prompt, struct dk_err *err)
+int dk_chat_render_qwen3(struct dk_chat_text *t, const json_t *messages, const json_t *tools, enum dk_thinking thinking,
+                         bool add_generation_prompt, struct dk_err *err)
 {
     size_t count = json_array_size(messages), question;
     const char *role;

@@ -36,8 +36,8 @@ int dk_chat_role(const json_t *messages, size_t i, const char **role, struct dk_
 /* A text field of message i; null and absent give text NULL. -EINVAL for other types. */
 int dk_chat_field(const json_t *messages, size_t i, const char *name, struct dk_span *out, struct dk_err *err);
 
-int dk_chat_render_qwen3(struct dk_chat_text *t, const json_t *messages, const json_t *tools,
-                         enum dk_thinking thinking, bool add_generation_prompt, struct dk_err *err);
+int dk_chat_render_qwen3(struct dk_chat_text *t, const json_t *messages, const json_t *tools, enum dk_thinking thinking,
+                         bool add_generation_prompt, struct dk_err *err);
 int dk_chat_render_chatml(struct dk_chat_text *t, const json_t *messages, bool add_generation_prompt,
                           struct dk_err *err);
 

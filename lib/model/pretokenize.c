@@ -42,8 +42,7 @@ void dk_pretokenizer_fini(struct dk_pretokenizer *p)
 int dk_byte_level_pattern(struct dk_pattern **out, struct dk_err *err)
 {
     /* GPT-2's pattern (github.com/openai/gpt-2, src/encoder.py): a fact of the format. */
-    static const char text[] =
-        "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+    static const char text[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
     return dk_pattern_compile(text, sizeof text - 1, "ByteLevel", out, err);
 }

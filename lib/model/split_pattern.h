@@ -7,7 +7,8 @@
 #include "base/error.h"
 
 /* A regular expression of a pre-tokenizer. The reference runs it with Oniguruma, this with PCRE2 (UTF and UCP); what
- * the two read differently is refused when compiling. */
+ * the two read differently is refused when compiling. Known difference: PCRE2 10.42 knows Unicode 14, so that the
+ * letters and numbers of later versions (the Kaktovik numerals U+1D2C0 to U+1D2D3, for one) are neither to it. */
 struct dk_pattern;
 /* Working memory for matching one pattern; one thread. */
 struct dk_matcher;

@@ -11,6 +11,7 @@
 /* Byte-level BPE from a tokenizer.json, as the Hugging Face tokenizers library runs it: added tokens are found in the
  * text first; then normalizer (NFC or none), pre-tokenizer (Split, Digits, ByteLevel, Sequence of them), merges. */
 
+/* Read-only once it is open: any number of threads may use one at the same time. */
 struct dk_tokenizer;
 
 /* dir/tokenizer.json. -ENOENT: says that the folder has no tokenizer; -EINVAL: damaged, names the field; -ENOTSUP: a
@@ -30,7 +31,7 @@ int dk_tokenizer_encode(const struct dk_tokenizer *t, const char *text, size_t b
 /* The bytes that one id stands for; *bytes 0 for ids without any. NULL: no such id. Added tokens give their text. */
 const uint8_t *dk_tokenizer_token(const struct dk_tokenizer *t, uint32_t id, size_t *bytes);
 bool dk_tokenizer_is_special(const struct dk_tokenizer *t, uint32_t id);
-/* Id of an added or ordinary token by its text; -ENOENT. */
+/* Id of an added token by its text, or of an ordinary one by its name in the file ("\xC4\xA0the" is " the"); -ENOENT. */
 int dk_tokenizer_id(const struct dk_tokenizer *t, const char *token, uint32_t *id);
 
 /* Incremental decoding: never emits half a UTF-8 character. */

@@ -35,9 +35,9 @@ struct dk_tokenizer {
     uint32_t token_bytes_max;
     char *pool; /* vocabulary keys, as in the file; then token bytes */
     size_t pool_bytes;
-    struct dk_text_map vocab; /* vocabulary keys */
-    struct dk_text_map added; /* contents of added tokens */
-    char *added_pool;         /* contents as they are, then normalized */
+    struct dk_text_map vocab;              /* vocabulary keys */
+    struct dk_text_map added;              /* contents of added tokens */
+    char *added_pool;                      /* contents as they are, then normalized */
     struct dk_added_tree added_raw;        /* looked for in the text as it is */
     struct dk_added_tree added_normalized; /* looked for in the normalized text */
     struct dk_pretokenizer pre;

@@ -92,10 +92,8 @@ static void alloc_buffers(struct local_model *m)
 
 int local_open(struct local_model *m, const char *dir, const struct local_options *o, struct dk_err *err)
 {
-    struct dk_backend_config config = {.isa = o->isa,
-                                       .threads = o->threads,
-                                       .rows_max = o->rows_max,
-                                       .context = o->context};
+    struct dk_backend_config config = {
+        .isa = o->isa, .threads = o->threads, .rows_max = o->rows_max, .context = o->context};
     struct dk_checkpoint *ck = NULL;
     int rc;
 
@@ -172,8 +170,8 @@ static void run_layer(struct local_model *m, uint32_t layer, uint32_t rows)
 
     m->family->attend(m->model, layer, m->ffn_in, m->router_logits);
     if (moe)
-        dk_router_softmax(m->router_logits, rows, c->experts, c->top_k, c->norm_topk, m->expert_ids,
-                          m->expert_weights, NULL);
+        dk_router_softmax(m->router_logits, rows, c->experts, c->top_k, c->norm_topk, m->expert_ids, m->expert_weights,
+                          NULL);
     local_ffn(m, layer, rows, m->ffn_in, moe ? m->expert_ids : NULL, moe ? m->expert_weights : NULL, m->ffn_out);
     if (m->watch)
         m->watch(m->watch_ctx, layer, rows, m->ffn_in, m->ffn_out, moe ? m->router_logits : NULL,

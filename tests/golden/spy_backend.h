@@ -9,7 +9,7 @@
 /* What passed through a back end in the last step, copied to the heap: [rows][width of each]. */
 struct spy_record {
     uint32_t rows, layers;
-    float *embed, *final_norm; /* final_norm: of the rows that the head was asked for */
+    float *embed, *final_norm;                    /* final_norm: of the rows that the head was asked for */
     float *k[SPY_LAYERS_MAX], *v[SPY_LAYERS_MAX]; /* as they go into the cache */
     float *mixer_out[SPY_LAYERS_MAX];
     float *out[SPY_LAYERS_MAX]; /* the residual stream after the layer */

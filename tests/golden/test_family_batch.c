@@ -20,7 +20,8 @@ struct prompt {
     uint32_t *ids, count;
 };
 
-static void open_model(struct local_model *m, const char *model, const char *isa, uint32_t threads, uint32_t page_tokens)
+static void open_model(struct local_model *m, const char *model, const char *isa, uint32_t threads,
+                       uint32_t page_tokens)
 {
     struct local_options o = local_defaults();
     struct dk_err err = {0};
@@ -68,9 +69,9 @@ static float *every_position(struct local_model *m, const struct prompt *p, uint
     for (uint32_t at = 0; at < p->count; at += chunk) {
         uint32_t n = p->count - at < chunk ? p->count - at : chunk;
 
-        cr_assert_eq(local_step(m, &(struct local_rows){5, at, n, p->ids + at}, 1, true,
-                                logits + (size_t)at * m->config.vocab),
-                     0);
+        cr_assert_eq(
+            local_step(m, &(struct local_rows){5, at, n, p->ids + at}, 1, true, logits + (size_t)at * m->config.vocab),
+            0);
     }
     dk_cache_release(m->cache, 5);
     return logits;
@@ -233,8 +234,8 @@ Test(family_batch, instruction_sets_threads_and_pages_do_not_show)
             if (!reference) {
                 reference = logits;
             } else {
-                cr_expect_arr_eq(logits, reference, bytes, "%s: %s with %u threads, pages of %u: differs by %g", models[i],
-                                 variants[k].isa, variants[k].threads, variants[k].page_tokens,
+                cr_expect_arr_eq(logits, reference, bytes, "%s: %s with %u threads, pages of %u: differs by %g",
+                                 models[i], variants[k].isa, variants[k].threads, variants[k].page_tokens,
                                  golden_difference(logits, reference, bytes / sizeof(float)));
                 free(logits);
                 compared++;

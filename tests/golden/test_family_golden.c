@@ -13,7 +13,7 @@
 
 /* Two float32 implementations differ by about 1e-5; the weakest mistake moves logits by 0.5. */
 #define LOGIT_LIMIT 1e-3
-#define STEPS 32u
+#define STEPS       32u
 /* Greedy tokens must agree where the expected ones lead by this much. */
 #define TIE_MARGIN 1e-2
 
@@ -282,8 +282,9 @@ Test(family_golden, values_inside_the_layers)
             uint32_t last = m.config.layers - 1;
 
             moe.alone = moe_alone(&m, &tensors, last, count, m.expert_ids, m.expert_weights);
-            printf("%s: moe.in %.1e, router_logits %.1e, expert_weights %.1e, moe.out %.1e, block alone %.1e (relative)\n",
-                   models[i], moe.in, moe.logits, moe.weights, moe.out, moe.alone);
+            printf(
+                "%s: moe.in %.1e, router_logits %.1e, expert_weights %.1e, moe.out %.1e, block alone %.1e (relative)\n",
+                models[i], moe.in, moe.logits, moe.weights, moe.out, moe.alone);
             cr_expect_gt(moe.in, 0, "no MoE layer was seen");
             cr_expect_leq(moe.in, 1e-4);
             cr_expect_leq(moe.logits, 1e-4);

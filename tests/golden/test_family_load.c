@@ -16,11 +16,8 @@ static void count_unused(void *ctx, const struct dk_tensor *t)
 
 static struct dk_backend *open_backend(const struct dk_model_config *c)
 {
-    const struct dk_backend_config config = {.isa = "auto",
-                                             .threads = 1,
-                                             .rows_max = 4,
-                                             .context = 16,
-                                             .scratch_floats_per_row = dk_family_scratch(c)};
+    const struct dk_backend_config config = {
+        .isa = "auto", .threads = 1, .rows_max = 4, .context = 16, .scratch_floats_per_row = dk_family_scratch(c)};
     struct dk_err err = {0};
     struct dk_backend *b;
 
@@ -119,8 +116,8 @@ Test(family_load, a_missing_tensor_is_named)
 
 Test(family_load, a_small_scratch_is_refused)
 {
-    const struct dk_backend_config small = {.isa = "auto", .threads = 1, .rows_max = 64, .context = 16,
-                                            .scratch_floats_per_row = 200};
+    const struct dk_backend_config small = {
+        .isa = "auto", .threads = 1, .rows_max = 64, .context = 16, .scratch_floats_per_row = 200};
     struct dk_model_config config;
     struct dk_family_model *m;
     struct dk_checkpoint *ck;

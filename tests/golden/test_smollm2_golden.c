@@ -71,8 +71,8 @@ static void check_greedy(const struct fixture *f, const char *name, const json_t
     printf("%s: %s: %u of %u greedy tokens\n", f->label, name, same, steps);
     /* After a tie either token is right, and what follows may differ. */
     if (same < steps)
-        cr_expect_lt(golden_number(margins, same), f->tie_margin, "%s: %s: step %u gives %u, not %u, margin %g", f->label,
-                     name, same, got[same], expected[same], golden_number(margins, same));
+        cr_expect_lt(golden_number(margins, same), f->tie_margin, "%s: %s: step %u gives %u, not %u, margin %g",
+                     f->label, name, same, got[same], expected[same], golden_number(margins, same));
     free(expected);
 }
 
@@ -194,7 +194,8 @@ static void check_text(struct fixture *f)
     int32_t *top_ids = golden_tensor(&f->tensors, NULL, "text.top20_ids");
     float *top = golden_tensor(&f->tensors, NULL, "text.top20_logprobs");
     float *logits = malloc((size_t)CHUNK * vocab * sizeof(float));
-    double nll = 0, expected_nll = json_number_value(json_object_get(text, "nll_total")), largest_next = 0, largest_top = 0;
+    double nll = 0, expected_nll = json_number_value(json_object_get(text, "nll_total")), largest_next = 0,
+           largest_top = 0;
 
     for (uint32_t at = 0; at < count; at += CHUNK) {
         uint32_t n = count - at < CHUNK ? count - at : CHUNK;

@@ -6,7 +6,8 @@
 
 #include "attention-worker/backend/cpu/attend_kernels.h"
 
-#define INLINE static inline __attribute__((always_inline))
+#define INLINE   static inline __attribute__((always_inline))
+#define UNROLLED _Pragma("GCC unroll 8")
 
 /* All bits set in the first n of 8 lanes. */
 INLINE __m256i mask_of(uint32_t n)
@@ -20,12 +21,14 @@ INLINE void scores_of(const uint32_t n, uint32_t head_dim, uint32_t stride, cons
     for (uint32_t first = 0; first < count[n - 1]; first += 16) {
         __m256 low[4], high[4];
 
+        UNROLLED
         for (uint32_t i = 0; i < n; i++)
             low[i] = high[i] = _mm256_setzero_ps();
         for (uint32_t d = 0; d < head_dim; d++) {
             const float *row = keys + (size_t)d * stride + first;
             __m256 a = _mm256_load_ps(row), b = _mm256_load_ps(row + 8);
 
+            UNROLLED
             for (uint32_t i = 0; i < n; i++) {
                 __m256 element = _mm256_broadcast_ss(q[i] + d);
 
@@ -33,6 +36,7 @@ INLINE void scores_of(const uint32_t n, uint32_t head_dim, uint32_t stride, cons
                 high[i] = _mm256_fmadd_ps(element, b, high[i]);
             }
         }
+        UNROLLED
         for (uint32_t i = 0; i < n; i++) {
             if (count[i] > first)
                 _mm256_maskstore_ps(scores[i] + first, mask_of(count[i] - first),
@@ -64,7 +68,9 @@ INLINE void values_of(const uint32_t n, uint32_t left, uint32_t stride, uint32_t
     const uint32_t vectors = left >= 32 ? 4 : (left + 7) / 8;
     __m256 sum[2][4];
 
+    UNROLLED
     for (uint32_t i = 0; i < n; i++) {
+        UNROLLED
         for (uint32_t v = 0; v < 4; v++)
             sum[i][v] = v < vectors ? _mm256_maskload_ps(y[i] + first + 8 * v, mask_of(left - 8 * v))
                                     : _mm256_setzero_ps();
@@ -73,18 +79,25 @@ INLINE void values_of(const uint32_t n, uint32_t left, uint32_t stride, uint32_t
         const float *row = values + (size_t)p * stride + first;
         __m256 value[4];
 
+        UNROLLED
         for (uint32_t v = 0; v < 4; v++)
             value[v] = v < vectors ? _mm256_load_ps(row + 8 * v) : _mm256_setzero_ps();
+        UNROLLED
         for (uint32_t i = 0; i < n; i++) {
             __m256 weight = _mm256_broadcast_ss(weights[i] + p);
 
+            UNROLLED
             for (uint32_t v = 0; v < 4; v++)
                 sum[i][v] = _mm256_fmadd_ps(weight, value[v], sum[i][v]);
         }
     }
+    UNROLLED
     for (uint32_t i = 0; i < n; i++) {
-        for (uint32_t v = 0; v < vectors; v++)
-            _mm256_maskstore_ps(y[i] + first + 8 * v, mask_of(left - 8 * v), sum[i][v]);
+        UNROLLED
+        for (uint32_t v = 0; v < 4; v++) {
+            if (v < vectors)
+                _mm256_maskstore_ps(y[i] + first + 8 * v, mask_of(left - 8 * v), sum[i][v]);
+        }
     }
 }
 

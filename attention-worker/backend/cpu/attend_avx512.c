@@ -6,7 +6,8 @@
 
 #include "attention-worker/backend/cpu/attend_kernels.h"
 
-#define INLINE static inline __attribute__((always_inline))
+#define INLINE   static inline __attribute__((always_inline))
+#define UNROLLED _Pragma("GCC unroll 8")
 
 INLINE __mmask16 mask_of(uint32_t n)
 {
@@ -19,14 +20,17 @@ INLINE void scores_of(const uint32_t n, uint32_t head_dim, uint32_t stride, cons
     for (uint32_t first = 0; first < count[n - 1]; first += 16) {
         __m512 sum[ATTEND_QUERIES_MAX];
 
+        UNROLLED
         for (uint32_t i = 0; i < n; i++)
             sum[i] = _mm512_setzero_ps();
         for (uint32_t d = 0; d < head_dim; d++) {
             __m512 key = _mm512_load_ps(keys + (size_t)d * stride + first);
 
+            UNROLLED
             for (uint32_t i = 0; i < n; i++)
                 sum[i] = _mm512_fmadd_ps(_mm512_set1_ps(q[i][d]), key, sum[i]);
         }
+        UNROLLED
         for (uint32_t i = 0; i < n; i++) {
             if (count[i] > first)
                 _mm512_mask_storeu_ps(scores[i] + first, mask_of(count[i] - first),
@@ -73,7 +77,9 @@ INLINE void values_of(const uint32_t n, uint32_t left, uint32_t stride, uint32_t
     const uint32_t vectors = left >= 64 ? 4 : (left + 15) / 16;
     __m512 sum[4][4];
 
+    UNROLLED
     for (uint32_t i = 0; i < n; i++) {
+        UNROLLED
         for (uint32_t v = 0; v < 4; v++)
             sum[i][v] = v < vectors ? _mm512_maskz_loadu_ps(mask_of(left - 16 * v), y[i] + first + 16 * v)
                                     : _mm512_setzero_ps();
@@ -82,18 +88,25 @@ INLINE void values_of(const uint32_t n, uint32_t left, uint32_t stride, uint32_t
         const float *row = values + (size_t)p * stride + first;
         __m512 value[4];
 
+        UNROLLED
         for (uint32_t v = 0; v < 4; v++)
             value[v] = v < vectors ? _mm512_load_ps(row + 16 * v) : _mm512_setzero_ps();
+        UNROLLED
         for (uint32_t i = 0; i < n; i++) {
             __m512 weight = _mm512_set1_ps(weights[i][p]);
 
+            UNROLLED
             for (uint32_t v = 0; v < 4; v++)
                 sum[i][v] = _mm512_fmadd_ps(weight, value[v], sum[i][v]);
         }
     }
+    UNROLLED
     for (uint32_t i = 0; i < n; i++) {
-        for (uint32_t v = 0; v < vectors; v++)
-            _mm512_mask_storeu_ps(y[i] + first + 16 * v, mask_of(left - 16 * v), sum[i][v]);
+        UNROLLED
+        for (uint32_t v = 0; v < 4; v++) {
+            if (v < vectors)
+                _mm512_mask_storeu_ps(y[i] + first + 16 * v, mask_of(left - 16 * v), sum[i][v]);
+        }
     }
 }
 

@@ -56,7 +56,7 @@ struct attend_job {
     const struct dk_span *spans;
     uint32_t span_count;
     uint32_t group; /* group: query heads of one kv head */
-    uint32_t block;        /* queries of a block, at most ATTEND_QUERIES_MAX */
+    uint32_t block; /* queries of a block, at most ATTEND_QUERIES_MAX */
     float scale;
     struct dk_rows q, k, v, y;
 };
@@ -190,8 +190,8 @@ static void attend_part(void *arg, uint32_t part, uint32_t parts)
 
             for (uint32_t begin = 0; begin < queries; begin += j->block, turn++) {
                 if (turn % parts == part)
-                    attend_block(j, &j->spans[i], head, begin,
-                                 begin + j->block < queries ? begin + j->block : queries, scores);
+                    attend_block(j, &j->spans[i], head, begin, begin + j->block < queries ? begin + j->block : queries,
+                                 scores);
             }
         }
     }

@@ -18,11 +18,11 @@ struct dk_backend {
 
 struct dk_weight {
     enum dk_weight_use use;
-    enum dk_dtype type;     /* of table's elements */
-    uint32_t rows, cols;    /* vector: rows 1 */
+    enum dk_dtype type;  /* of table's elements */
+    uint32_t rows, cols; /* vector: rows 1 */
     struct dk_matrix matrix;
     float *vector;
-    uint8_t *table;         /* [rows][cols] as stored */
+    uint8_t *table; /* [rows][cols] as stored */
 };
 
 /* One block per layer, page and kv head, so that a head's part of a page is one sequential stream: keys

@@ -155,8 +155,8 @@ Test(backend_cpu, linear_and_norm_match_their_formulas)
 
             for (int k = 0; k < GROUP; k++)
                 square += pow(host_x[r * IN + i / GROUP * GROUP + k], 2);
-            cr_expect_float_eq(host_z[r * IN + i],
-                               host_x[r * IN + i] / sqrt(square / GROUP + 1e-6) * norm[i % GROUP], 1e-5);
+            cr_expect_float_eq(host_z[r * IN + i], host_x[r * IN + i] / sqrt(square / GROUP + 1e-6) * norm[i % GROUP],
+                               1e-5);
         }
     }
     ops->weight_free(b, m);

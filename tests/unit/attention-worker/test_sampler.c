@@ -111,7 +111,8 @@ Test(sampler, top_k_keeps_what_ties_with_the_last)
     uint32_t seen = 0;
 
     for (uint32_t i = 0; i < 2000; i++)
-        seen |= 1u << sample(logits, (struct dk_sampling){.temperature = 1, .top_p = 1, .top_k = 2, .seed = i}, 0).token;
+        seen |=
+            1u << sample(logits, (struct dk_sampling){.temperature = 1, .top_p = 1, .top_k = 2, .seed = i}, 0).token;
     cr_expect_eq(seen, 1u << 1 | 1u << 3 | 1u << 4 | 1u << 5);
 }
 
@@ -126,7 +127,8 @@ Test(sampler, edges_of_the_cuts)
     for (uint32_t i = 0; i < 500; i++) {
         /* The smallest nucleus is one token. */
         cr_assert_eq(sample(logits, (struct dk_sampling){.temperature = 1, .top_p = 1e-6f, .seed = i}, i).token, 1);
-        cr_assert_eq(sample(logits, (struct dk_sampling){.temperature = 1, .top_p = 1, .top_k = 1, .seed = i}, i).token, 1);
+        cr_assert_eq(sample(logits, (struct dk_sampling){.temperature = 1, .top_p = 1, .top_k = 1, .seed = i}, i).token,
+                     1);
         /* So cold that only the largest is left. */
         cr_assert_eq(sample(logits, (struct dk_sampling){.temperature = 1e-30f, .top_p = 1, .seed = i}, i).token, 1);
         seen |= 1u << sample(equal, (struct dk_sampling){.temperature = 1, .top_p = 0.24f, .seed = i}, i).token;
@@ -166,7 +168,8 @@ Test(sampler, impossible_tokens_are_never_drawn)
 
     for (uint32_t i = 0; i < 500; i++) {
         uint32_t all = sample(logits, (struct dk_sampling){.temperature = 1, .top_p = 1, .seed = i}, 0).token;
-        uint32_t cut = sample(logits, (struct dk_sampling){.temperature = 1, .top_p = 0.99f, .top_k = 5, .seed = i}, 0).token;
+        uint32_t cut =
+            sample(logits, (struct dk_sampling){.temperature = 1, .top_p = 0.99f, .top_k = 5, .seed = i}, 0).token;
 
         cr_assert(all == 1 || all == 3);
         cr_assert(cut == 1 || cut == 3);

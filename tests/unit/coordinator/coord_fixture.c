@@ -28,13 +28,14 @@ static struct dk_tokenizer *make_tokenizer(void)
     size_t bytes;
     FILE *f = open_memstream(&json, &bytes);
 
-    fprintf(f, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[{\"id\":256,\"content\":"
-               "\"<|end|>\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":"
-               "true}],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
-               "\"trim_offsets\":false,\"use_regex\":false},\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\","
-               "\"add_prefix_space\":false,\"trim_offsets\":false,\"use_regex\":false},\"model\":{\"type\":\"BPE\","
-               "\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,"
-               "\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":false,\"vocab\":{");
+    fprintf(f,
+            "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[{\"id\":256,\"content\":"
+            "\"<|end|>\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":"
+            "true}],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+            "\"trim_offsets\":false,\"use_regex\":false},\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\","
+            "\"add_prefix_space\":false,\"trim_offsets\":false,\"use_regex\":false},\"model\":{\"type\":\"BPE\","
+            "\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,"
+            "\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":false,\"vocab\":{");
     for (unsigned b = 0; b < 256; b++)
         fprintf(f, "%s\"\\u%04x\":%u", b ? "," : "", letter(b), b);
     fprintf(f, "},\"merges\":[]}}");
@@ -51,10 +52,18 @@ static int fake_open(void *ctx, const char *dir, struct dk_served_model *out, st
     if (fx->open_code != DK__CODE__OK)
         return dk_err_set(err, dk_errno_from_code(fx->open_code), "%s/config.json: no such file", dir);
     memset(out, 0, sizeof *out);
-    out->config = (struct dk_model_config){.family = DK_FAMILY_QWEN3, .model_type = "qwen3", .hidden = 128, .layers = 2,
-                                           .heads = 4, .kv_heads = 2, .head_dim = 32, .intermediate = 384,
-                                           .experts = fx->experts, .moe_intermediate = fx->experts ? 192 : 0,
-                                           .vocab = FX_VOCAB, .context_max = FX_CONTEXT};
+    out->config = (struct dk_model_config){.family = DK_FAMILY_QWEN3,
+                                           .model_type = "qwen3",
+                                           .hidden = 128,
+                                           .layers = 2,
+                                           .heads = 4,
+                                           .kv_heads = 2,
+                                           .head_dim = 32,
+                                           .intermediate = 384,
+                                           .experts = fx->experts,
+                                           .moe_intermediate = fx->experts ? 192 : 0,
+                                           .vocab = FX_VOCAB,
+                                           .context_max = FX_CONTEXT};
     out->generation = (struct dk_generation_config){
         .temperature = 0.6, .top_p = 0.95, .top_k = 20, .eos = {FX_END}, .eos_count = 1};
     out->chat = DK_CHAT_QWEN3;
@@ -207,8 +216,8 @@ void fx_worker_beat(struct fx *fx)
 {
     /* Twice: the first learns the plan, the second says that it is loaded. */
     for (int i = 0; i < 2; i++) {
-        struct fx_beat b = {.name = fx->w.name, .kind = DK__NODE_KIND__WORKER, .instance = fx->w.instance,
-                            .ready_epoch = fx->w.epoch};
+        struct fx_beat b = {
+            .name = fx->w.name, .kind = DK__NODE_KIND__WORKER, .instance = fx->w.instance, .ready_epoch = fx->w.epoch};
         struct answer a;
         Dk__HeartbeatReply *r;
 

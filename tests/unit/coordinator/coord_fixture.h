@@ -39,7 +39,7 @@ struct fx_worker {
     Dk__StepResult *result; /* of the last step */
     Dk__Step *step;         /* the last one */
     uint32_t rows_most, steps, prefill_tokens;
-    Dk__Status *fail_step; /* the next step ends with this */
+    Dk__Status *fail_step;  /* the next step ends with this */
     uint64_t fail_sequence; /* this sequence ends with INTERNAL */
 };
 
@@ -81,7 +81,8 @@ struct fx_beat {
     uint32_t link_instance; /* worker: a DuckLink with member_index 0 for this instance */
 };
 void fx_heartbeat(struct fx *fx, const struct fx_beat *b, struct answer *a);
-uint64_t fx_duck(struct fx *fx, const char *name, uint32_t instance); /* must be accepted; the plan's epoch in the reply */
+uint64_t fx_duck(struct fx *fx, const char *name,
+                 uint32_t instance); /* must be accepted; the plan's epoch in the reply */
 void fx_worker_beat(struct fx *fx);  /* takes the plan's epoch over at once: loading takes no time */
 void fx_all_beat(struct fx *fx);     /* duck-1, duck-2 and the worker */
 void fx_worker_restart(struct fx *fx, uint32_t instance); /* empty caches; sends no heartbeat */

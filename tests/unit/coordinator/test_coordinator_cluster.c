@@ -55,8 +55,11 @@ static Dk__LoadRequest request(void)
 /* A heartbeat of the worker with any progress. */
 static void worker(uint32_t instance, uint64_t ready_epoch, Dk__Status *error)
 {
-    struct fx_beat b = {.name = "worker", .kind = DK__NODE_KIND__WORKER, .instance = instance,
-                        .ready_epoch = ready_epoch, .load_error = error};
+    struct fx_beat b = {.name = "worker",
+                        .kind = DK__NODE_KIND__WORKER,
+                        .instance = instance,
+                        .ready_epoch = ready_epoch,
+                        .load_error = error};
     struct answer a;
 
     fx_heartbeat(&fx, &b, &a);

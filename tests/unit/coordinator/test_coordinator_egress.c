@@ -292,6 +292,31 @@ Test(egress, finished_sequences_are_bounded)
     cr_assert_null(dk_sequence_find(fx.c, first), "the oldest went first");
 }
 
+Test(egress, large_events_come_one_by_one)
+{
+    uint64_t handle = fx_submit_text(&fx, "x", 5);
+    struct dk_sequence *s = dk_sequence_find(fx.c, handle);
+    struct answer a;
+
+    for (int i = 0; i < 3; i++) {
+        Dk__Event *e = dk_sequence_event(s);
+
+        e->has_logits = true;
+        e->logits.len = 3u << 20;
+        e->logits.data = calloc(1, e->logits.len);
+        s->logits_unread += e->logits.len;
+    }
+    for (uint64_t cursor = 0; cursor < 3; cursor++) {
+        fx_read(&fx, handle, cursor, 0, &a);
+        cr_assert_eq(FX_REPLY(&a, Dk__ReadReply)->n_events, 1);
+        cr_assert_eq(FX_REPLY(&a, Dk__ReadReply)->events[0]->cursor, cursor + 1);
+        fx_clear(&a);
+    }
+    fx_read(&fx, handle, 3, 0, &a);
+    fx_clear(&a);
+    cr_assert_eq(s->logits_unread, 0u);
+}
+
 Test(egress, logprobs_are_reported_when_asked_for)
 {
     Dk__SubmitRequest q = DK__SUBMIT_REQUEST__INIT;

@@ -15,8 +15,9 @@ static uint32_t pick(struct dk_rng *rng, uint32_t n)
 
 static const char *prompt_of(uint32_t client)
 {
-    static const char *const prompts[CLIENTS] = {"a", "the second one", "third, with a somewhat longer prompt than others",
-                                                 "four", "5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5"};
+    static const char *const prompts[CLIENTS] = {"a", "the second one",
+                                                 "third, with a somewhat longer prompt than others", "four",
+                                                 "5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5"};
 
     return prompts[client];
 }
@@ -100,7 +101,8 @@ static void history(uint64_t seed, const struct fx_told *peace)
     }
     for (uint32_t i = 0; i < CLIENTS; i++) {
         cr_assert(t[i].finished, "seed %llu: client %u never ended", (unsigned long long)seed, i);
-        cr_assert_eq(t[i].finish, DK__FINISH_REASON__LENGTH, "seed %llu: %s", (unsigned long long)seed, t[i].error_text);
+        cr_assert_eq(t[i].finish, DK__FINISH_REASON__LENGTH, "seed %llu: %s", (unsigned long long)seed,
+                     t[i].error_text);
         cr_assert_eq(t[i].token_count, 25u, "seed %llu: %u tokens", (unsigned long long)seed, t[i].token_count);
         cr_assert_str_eq(t[i].text, peace[i].text, "seed %llu client %u: %s, not %s", (unsigned long long)seed, i,
                          t[i].text, peace[i].text);

@@ -120,7 +120,8 @@ Test(ingress, bad_prompts)
     list.n_ids = 4;
     q.prompt_case = DK__SUBMIT_REQUEST__PROMPT_IDS;
     q.ids = &list;
-    refused(&q, DK__CODE__INVALID_ARGUMENT, "token 2 of the prompt: id 260 is out of range, the model's vocabulary has 260");
+    refused(&q, DK__CODE__INVALID_ARGUMENT,
+            "token 2 of the prompt: id 260 is out of range, the model's vocabulary has 260");
     list.n_ids = 0;
     refused(&q, DK__CODE__INVALID_ARGUMENT, "empty");
     q.prompt_case = DK__SUBMIT_REQUEST__PROMPT_MESSAGES_JSON;
@@ -159,12 +160,12 @@ Test(ingress, options_are_checked)
     Dk__SubmitRequest q = text_prompt("x");
     char *stops[20], longer[300];
 
-#define BAD(field, value, part)                                                                                        \
-    do {                                                                                                               \
-        q.has_##field = true;                                                                                          \
-        q.field = value;                                                                                               \
-        refused(&q, DK__CODE__INVALID_ARGUMENT, part);                                                                 \
-        q.has_##field = false;                                                                                         \
+#define BAD(field, value, part)                        \
+    do {                                               \
+        q.has_##field = true;                          \
+        q.field = value;                               \
+        refused(&q, DK__CODE__INVALID_ARGUMENT, part); \
+        q.has_##field = false;                         \
     } while (0)
     BAD(max_tokens, 0, "max_tokens");
     BAD(temperature, -0.1f, "temperature");

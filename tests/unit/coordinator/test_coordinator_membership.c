@@ -168,7 +168,8 @@ static Dk__HeartbeatReply *duck_beat(Dk__PortKind port, uint32_t instance, struc
 
 static void worker_beat_with_link(uint32_t duck_instance, struct answer *a)
 {
-    struct fx_beat b = {.name = "worker", .kind = DK__NODE_KIND__WORKER, .instance = 100, .link_instance = duck_instance};
+    struct fx_beat b = {
+        .name = "worker", .kind = DK__NODE_KIND__WORKER, .instance = 100, .link_instance = duck_instance};
 
     fx_heartbeat(&fx, &b, a);
 }

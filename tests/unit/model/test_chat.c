@@ -88,8 +88,8 @@ Test(chat, prints_json_as_python_does)
                  "[{\"role\":\"assistant\",\"tool_calls\":[{\"name\":\"f\",\"arguments\":%s}]},"
                  "{\"role\":\"user\",\"content\":\"x\"}]",
                  cases[i][0]);
-        snprintf(want, sizeof want, "%s%s%s", head,
-                 cases[i][1] ? cases[i][1] : "\x01\b\f\n\r\t\"\\/\x7f\xc3\xa9", tail);
+        snprintf(want, sizeof want, "%s%s%s", head, cases[i][1] ? cases[i][1] : "\x01\b\f\n\r\t\"\\/\x7f\xc3\xa9",
+                 tail);
         expect_text(DK_CHAT_QWEN3, messages, NULL, want);
     }
 }
@@ -122,7 +122,8 @@ Test(chat, refuses_bad_messages_by_name)
         {DK_CHAT_QWEN3, "[1]", NULL, "messages[0]", -EINVAL},
         {DK_CHAT_QWEN3, "[{\"content\":\"x\"}]", NULL, "messages[0].role", -EINVAL},
         {DK_CHAT_QWEN3, "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":7}]", NULL, "messages[1].role", -EINVAL},
-        {DK_CHAT_QWEN3, "[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]", NULL, "messages[0].content", -EINVAL},
+        {DK_CHAT_QWEN3, "[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]", NULL, "messages[0].content",
+         -EINVAL},
         {DK_CHAT_QWEN3, "[{\"role\":\"system\"}]", NULL, "messages[0].content", -EINVAL},
         {DK_CHAT_QWEN3, "[{\"role\":\"user\",\"content\":\"a\\u0000b\"}]", NULL, "NUL", -EINVAL},
         {DK_CHAT_QWEN3, "[{\"role\":\"user\\u0000\",\"content\":\"a\"}]", NULL, "messages[0].role", -EINVAL},

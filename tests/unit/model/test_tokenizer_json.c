@@ -8,8 +8,8 @@
 
 #define SMALL FIXTURES "/tokenizers/small_qwen3.tokenizer.json"
 #define BYTE  "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}"
-#define SPLIT(pattern, behavior)                                                                                       \
-    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" pattern                   \
+#define SPLIT(pattern, behavior)                                                                      \
+    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" pattern \
     "\"},\"behavior\":\"" behavior "\",\"invert\":false}," BYTE "]}"
 
 /* Sets the value at path ("model.merges[3]") to the JSON text, or removes it when the text is NULL. */
@@ -99,7 +99,8 @@ Test(tokenizer_json, refuses_by_name)
         {"pre_tokenizer", "null", "pre_tokenizer", -EINVAL},
         {"pre_tokenizer", "{\"type\":\"Metaspace\"}", "Metaspace", -ENOTSUP},
         {"pre_tokenizer", "{\"type\":\"Sequence\",\"pretokenizers\":[]}", "ByteLevel", -ENOTSUP},
-        {"pre_tokenizer", "{\"type\":\"Sequence\",\"pretokenizers\":[" BYTE "," BYTE "]}", "pretokenizers[1]", -ENOTSUP},
+        {"pre_tokenizer", "{\"type\":\"Sequence\",\"pretokenizers\":[" BYTE "," BYTE "]}", "pretokenizers[1]",
+         -ENOTSUP},
         {"pre_tokenizer", "{\"type\":\"ByteLevel\"}", "add_prefix_space", -EINVAL},
         {"pre_tokenizer", SPLIT("a", "Sometimes"), "Sometimes", -ENOTSUP},
         {"pre_tokenizer", SPLIT("(a", "Isolated"), "pattern", -EINVAL},
@@ -166,11 +167,11 @@ Test(tokenizer_json, refuses_what_is_not_json)
 }
 
 /* A vocabulary of a few bytes: "a" 0, "b" 1, "ab" 2, "abc" 3, "c" 4. */
-#define TINY(options, merges, added, normalizer)                                                                       \
-    "{\"added_tokens\":[" added "],\"normalizer\":" normalizer ",\"pre_tokenizer\":" BYTE                               \
-    ",\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{" options                                                        \
+#define TINY(options, merges, added, normalizer)                                          \
+    "{\"added_tokens\":[" added "],\"normalizer\":" normalizer ",\"pre_tokenizer\":" BYTE \
+    ",\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{" options                           \
     "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"abc\":3,\"c\":4},\"merges\":[" merges "]}}"
-#define ADDED(id, text, normalized)                                                                                    \
+#define ADDED(id, text, normalized) \
     "{\"id\":" id ",\"content\":\"" text "\",\"special\":false,\"normalized\":" normalized "}"
 
 static void expect_ids(const char *json, const char *text, const char *want)
@@ -223,7 +224,8 @@ Test(tokenizer_json, unknown_bytes_and_unknown_tokens)
 
 Test(tokenizer_json, the_longest_added_token_wins)
 {
-    static const char json[] = TINY("", "", ADDED("7", "<x", "false") "," ADDED("8", "<x>", "false") "," ADDED("9", "x>a", "false"), "null");
+    static const char json[] = TINY(
+        "", "", ADDED("7", "<x", "false") "," ADDED("8", "<x>", "false") "," ADDED("9", "x>a", "false"), "null");
 
     expect_ids(json, "a<x>a<xa", "0 8 0 7 0");
     expect_ids(json, "x>a<x", "9 7");
@@ -234,11 +236,13 @@ Test(tokenizer_json, the_longest_added_token_wins)
  * that is not normalized only as it stands. */
 Test(tokenizer_json, added_tokens_and_normal_forms)
 {
-    static const char json[] = TINY("", "", ADDED("7", "\xE2\x84\xAB", "true") "," ADDED("8", "\xE2\x84\xA6", "false"), "{\"type\":\"NFC\"}");
+    static const char json[] = TINY("", "", ADDED("7", "\xE2\x84\xAB", "true") "," ADDED("8", "\xE2\x84\xA6", "false"),
+                                    "{\"type\":\"NFC\"}");
 
     expect_ids(json, "a\xE2\x84\xAB", "0 7");
-    expect_ids(json, "a\xC3\x85"
-                     "a",
+    expect_ids(json,
+               "a\xC3\x85"
+               "a",
                "0 7 0");
     expect_ids(json, "A\xCC\x8A", "7");
     expect_ids(json, "\xE2\x84\xA6", "8");

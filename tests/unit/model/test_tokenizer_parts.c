@@ -194,10 +194,10 @@ Test(nfc, composes_and_orders)
     expect_nfc("plain", "plain");
     expect_nfc("e\xCC\x81", "\xC3\xA9");
     expect_nfc("\xC3\xA9", "\xC3\xA9");
-    expect_nfc("o\xCC\x82\xCC\xA3", "\xE1\xBB\x99");                         /* marks are put in order first */
-    expect_nfc("\xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB", "\xED\x95\x9C");      /* Hangul */
-    expect_nfc("\xE0\xA5\x98", "\xE0\xA4\x95\xE0\xA4\xBC");                  /* U+0958 is excluded from composition */
-    expect_nfc("\xF0\x9D\x85\x9F", "\xF0\x9D\x85\x98\xF0\x9D\x85\xA5");      /* so is U+1D15F */
+    expect_nfc("o\xCC\x82\xCC\xA3", "\xE1\xBB\x99");                    /* marks are put in order first */
+    expect_nfc("\xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB", "\xED\x95\x9C"); /* Hangul */
+    expect_nfc("\xE0\xA5\x98", "\xE0\xA4\x95\xE0\xA4\xBC");             /* U+0958 is excluded from composition */
+    expect_nfc("\xF0\x9D\x85\x9F", "\xF0\x9D\x85\x98\xF0\x9D\x85\xA5"); /* so is U+1D15F */
     expect_nfc("\xEF\xBF\xBD\xF0\x9F\x98\x80", "\xEF\xBF\xBD\xF0\x9F\x98\x80");
 }
 
@@ -261,9 +261,9 @@ Test(pretokenize, behaviors)
     };
 
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        struct dk_pretokenizer p = {.count = 2,
-                                    .stages = {{.kind = DK_STAGE_SPLIT, .behavior = (enum dk_split_behavior)i},
-                                               {.kind = DK_STAGE_BYTES}}};
+        struct dk_pretokenizer p = {
+            .count = 2,
+            .stages = {{.kind = DK_STAGE_SPLIT, .behavior = (enum dk_split_behavior)i}, {.kind = DK_STAGE_BYTES}}};
 
         cr_assert_eq(dk_pattern_compile("\\s", 2, "test", &p.stages[0].pattern, NULL), 0);
         expect_words(&p, text, want[i]);
@@ -280,8 +280,9 @@ Test(pretokenize, digits)
     p.stages[0].behavior = DK_SPLIT_ISOLATED;
     expect_words(&p, text, "[ab  cd e][1][2][x\n][\xC2\xBD][3][ ]");
     p.stages[0].behavior = DK_SPLIT_CONTIGUOUS;
-    expect_words(&p, text, "[ab  cd e][12][x\n][\xC2\xBD"
-                           "3][ ]");
+    expect_words(&p, text,
+                 "[ab  cd e][12][x\n][\xC2\xBD"
+                 "3][ ]");
 }
 
 Test(pretokenize, byte_level)

@@ -75,7 +75,8 @@ Test(tokenizer_real, knows_its_special_tokens)
 /* The hang limit of the suite is the check: quadratic work on these would take hours. */
 Test(tokenizer_real, long_monotonous_texts_end)
 {
-    static const char *const units[] = {"a", " ", "\n", " \n", "中", "e\xCC\x81\xCC\xA7", "<|im_end", "1", "'s", "\xF0"};
+    static const char *const units[] = {"a",        " ", "\n", " \n", "中", "e\xCC\x81\xCC\xA7",
+                                        "<|im_end", "1", "'s", "\xF0"};
     size_t bytes = 1 << 20, count;
     char *text = malloc(bytes);
 

@@ -51,8 +51,7 @@ int main(void)
         return SKIPPED;
     }
     snprintf(folder, sizeof folder, "%s/BF16", dir);
-    if (dk_tokenizer_open(folder, &t, &err) < 0 ||
-        dk_chat_format_detect(folder, DK_FAMILY_LLAMA, &format, &err) < 0) {
+    if (dk_tokenizer_open(folder, &t, &err) < 0 || dk_chat_format_detect(folder, DK_FAMILY_LLAMA, &format, &err) < 0) {
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }

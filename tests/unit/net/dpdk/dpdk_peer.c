@@ -213,13 +213,20 @@ int peer_port_add(struct dk_net *net, const struct peer_config *c, bool worker, 
 int peer_worker(const struct peer_config *c, int in, int out)
 {
     struct peer_report r = {0};
+    uint8_t other_mac[6];
+    uint32_t other_mtu;
     struct dk_net *net;
 
     if (peer_open(c, &net) < 0)
         return 1;
-    for (uint32_t i = 0, port; i < c->ports; i++)
-        if (peer_port_add(net, c, true, i, &port, r.mac, &r.mtu) < 0)
+    for (uint32_t i = 0, port; i < c->ports; i++) {
+        struct peer_config local = *c;
+
+        if (c->mixed && i > 0)
+            local.interface = NULL;
+        if (peer_port_add(net, &local, true, i, &port, i ? other_mac : r.mac, i ? &other_mtu : &r.mtu) < 0)
             return 2;
+    }
     (void)!write(out, "r", 1);
     for (bool stop = false; !stop;) {
         struct dk_frame frames[32];

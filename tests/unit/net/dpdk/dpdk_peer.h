@@ -16,6 +16,7 @@ struct peer_config {
     const char *dir;       /* sockets "<dir>/<index>" and the bell "<dir>/bell" */
     const char *name;      /* of the run-time files */
     const char *interface; /* af_packet instead of vhost and virtio_user; NULL */
+    bool mixed;            /* worker: a vhost port beside the interface */
     uint32_t ports;        /* worker */
     uint32_t index;        /* duck */
     uint32_t frames;       /* to exchange */

@@ -53,9 +53,9 @@ static struct peer plug_in(peer_main *body, const struct peer_config *c, uint32_
     return p;
 }
 
-static void all_sizes(uint32_t mtu, uint32_t frames, uint32_t pause_us)
+static void all_sizes(uint32_t mtu, uint32_t frames, uint32_t pause_us, bool mixed)
 {
-    const struct peer_config w = {.dir = dir, .name = name, .interface = "dk0", .ports = 1};
+    const struct peer_config w = {.dir = dir, .name = name, .interface = "dk0", .ports = mixed ? 2 : 1, .mixed = mixed};
     struct peer_config d[DUCKS];
     struct peer worker, ducks[DUCKS];
     struct peer_report r;
@@ -65,6 +65,7 @@ static void all_sizes(uint32_t mtu, uint32_t frames, uint32_t pause_us)
     CHECK(peer_expect(&worker, 'r') == 0);
     for (uint32_t i = 0; i < DUCKS; i++) {
         d[i] = w;
+        d[i].ports = 1;
         d[i].index = i;
         d[i].frames = frames;
         d[i].pause_us = pause_us;
@@ -128,9 +129,10 @@ int main(void)
 
     p = peer_start(errors, &c);
     CHECK(peer_stop(&p, &r) == 0);
-    all_sizes(1500, 1514 - 60 + 1, 0);
-    all_sizes(9000, 9014 - 60 + 1, 0);
-    all_sizes(9000, 100, 2000);
+    all_sizes(1500, 1514 - 60 + 1, 0, false);
+    all_sizes(9000, 9014 - 60 + 1, 0, false);
+    all_sizes(9000, 100, 2000, false);
+    all_sizes(9000, 100, 2000, true); /* cannot sleep on both kinds of port at once, and naps */
     CHECK(peer_dir_leftovers(dir, name) == 0);
     return 0;
 }
