@@ -10,10 +10,10 @@
 #include "base/text.h"
 
 #define INTERVAL_FIRST_US 200000u
-#define BEAT_TIMEOUT_MS 2000u
-#define PULL_WAIT_MS 500u
-#define PULL_TIMEOUT_MS 5000u
-#define PULL_RETRY_US 100000u
+#define BEAT_TIMEOUT_MS   2000u
+#define PULL_WAIT_MS      500u
+#define PULL_TIMEOUT_MS   5000u
+#define PULL_RETRY_US     100000u
 
 /* A message to this actor: news from the engine, or the end of a call. */
 enum mail_kind { MAIL_NEWS, MAIL_BEAT_END, MAIL_PULL_END };

@@ -11,10 +11,10 @@ struct worker_control {
     struct worker_engine *engine;
     struct dk_loop_ev *loop;
     struct dk_rpc_client *client;
-    struct engine_news *last;       /* newest report */
+    struct engine_news *last; /* newest report */
     struct dk_timer beat, pull;
     bool beat_in_flight, pull_in_flight, step_running;
-    Dk__StepResult *result;         /* of the last step, until the coordinator has it */
+    Dk__StepResult *result; /* of the last step, until the coordinator has it */
     uint64_t interval_us;
     char host[64];
     int beat_failure, pull_failure; /* last one logged */

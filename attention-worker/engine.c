@@ -9,8 +9,8 @@
 #include "base/log.h"
 
 #define REPORT_EVERY_US 100000u
-#define ARENA_BYTES 65536u
-#define VHOST_IPV4 0x0a4d0001u /* 10.77.0.1; the coordinator gives 10.77.0.2 and up to the ducks */
+#define ARENA_BYTES     65536u
+#define VHOST_IPV4      0x0a4d0001u /* 10.77.0.1; the coordinator gives 10.77.0.2 and up to the ducks */
 
 void engine_news_free(struct engine_news *n)
 {
@@ -221,8 +221,12 @@ static int start_transport(struct worker_engine *e, struct dk_err *err)
 int worker_engine_open(struct worker_engine *e, const struct worker_options *o, const struct dk_net_ops *net_ops,
                        struct dk_mailbox *news, struct dk_err *err)
 {
-    struct dk_net_config net = {.name = o->name, .run_dir = o->run_dir, .ports_max = 31, .frame_bytes = 9014,
-                                .busy_poll = o->busy_poll, .faults = o->faults};
+    struct dk_net_config net = {.name = o->name,
+                                .run_dir = o->run_dir,
+                                .ports_max = 31,
+                                .frame_bytes = 9014,
+                                .busy_poll = o->busy_poll,
+                                .faults = o->faults};
     int rc;
 
     memset(e, 0, sizeof *e);

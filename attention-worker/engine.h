@@ -50,11 +50,11 @@ struct worker_engine {
     struct dk_endpoint endpoint;
     struct dk_identity identity; /* constant once opened */
     struct worker_links links;
-    struct worker_plan plan;     /* being loaded or served; epoch 0: none */
+    struct worker_plan plan; /* being loaded or served; epoch 0: none */
     struct worker_model model;
     struct loader loader;
     struct step step;
-    struct dk_err plan_err;      /* why the plan could not even be begun */
+    struct dk_err plan_err; /* why the plan could not even be begun */
     struct dk_arena arena;
     struct dk_mailbox *orders, *news;
     uint64_t report_due_us;

@@ -84,7 +84,8 @@ static int take_answer(struct fanout *f, uint32_t s, const struct dk_transport_e
     const Dk__DataReply *r;
     ProtobufCMessage *m;
     const uint8_t *payload;
-    int rc = dk_data_unpack(&dk__data_reply__descriptor, event->data, event->bytes, arena, &m, &payload, &payload_bytes);
+    int rc = dk_data_unpack(&dk__data_reply__descriptor, event->data, event->bytes, arena, &m, &payload,
+                            &payload_bytes);
 
     if (rc < 0)
         return dk_err_set(err, rc, "layer %u: duck %s: a reply of %zu bytes cannot be decoded", f->layer, duck,

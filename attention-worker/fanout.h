@@ -28,8 +28,8 @@ struct fanout {
     uint32_t layer, rows, waiting;
     struct fanout_slot slots[PLAN_SLOTS_MAX];
     uint8_t headers[DK_DATA_HEADER_MAX];
-    uint64_t asked_us;       /* when the last request was handed to the transport */
-    uint32_t duck_max_us;    /* of the finished one */
+    uint64_t asked_us;    /* when the last request was handed to the transport */
+    uint32_t duck_max_us; /* of the finished one */
     uint64_t weight_bytes;
 };
 

@@ -12,9 +12,9 @@
 struct worker_link {
     bool wanted;
     char name[64];
-    struct dk_addr addr;       /* of the duck */
+    struct dk_addr addr; /* of the duck */
     bool port_up, peer_up;
-    bool heard;                /* answered something in this life */
+    bool heard; /* answered something in this life */
     uint32_t port, peer;
     char socket_path[100];
 };
@@ -22,7 +22,7 @@ struct worker_link {
 struct worker_links {
     struct dk_endpoint *endpoint;
     enum dk_port_kind kind;
-    uint32_t shared_port;      /* af_packet */
+    uint32_t shared_port; /* af_packet */
     char run_dir[64], bell_path[100];
     uint32_t instance;
     struct worker_link link[WORKER_LINKS_MAX];

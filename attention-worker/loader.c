@@ -12,7 +12,7 @@
 #include "wire/wire.h"
 
 #define PIECE_BYTES_MAX ((size_t)4 << 20)
-#define SCALE_BLOCK 128u
+#define SCALE_BLOCK     128u
 
 static int fail(struct loader *l, int rc)
 {
@@ -153,8 +153,11 @@ static struct piece_place next_place(const struct loader *l, const struct loader
 {
     uint32_t hidden = l->model->config.hidden, width = slice.end - slice.begin, rows, experts;
     size_t whole = row_bytes * width + (scaled ? scale_bytes(hidden, slice.begin, slice.end) : 0);
-    struct piece_place p = {.layer = s->layer, .expert_begin = s->expert, .expert_end = s->expert + 1,
-                            .row_begin = s->row, .row_end = width};
+    struct piece_place p = {.layer = s->layer,
+                            .expert_begin = s->expert,
+                            .expert_end = s->expert + 1,
+                            .row_begin = s->row,
+                            .row_end = width};
 
     if (s->row == 0 && whole <= PIECE_BYTES_MAX) {
         experts = (uint32_t)(PIECE_BYTES_MAX / whole);
@@ -280,11 +283,11 @@ static int send_piece(struct loader *l, uint32_t slot, struct loader_piece *piec
     if (rc == -EAGAIN || rc == -EHOSTDOWN)
         return 1;
     if (rc < 0)
-        return dk_err_set(&l->err, rc, "duck %s: a piece of %zu bytes cannot be sent: %s", link->name,
-                          parts[1].iov_len, strerror(-rc));
+        return dk_err_set(&l->err, rc, "duck %s: a piece of %zu bytes cannot be sent: %s", link->name, parts[1].iov_len,
+                          strerror(-rc));
     piece->busy = true;
-    piece->weight_bytes =
-        (uint64_t)3 * hidden * (p.row_end - p.row_begin) * (p.expert_end - p.expert_begin) * dk_dtype_bytes(type);
+    piece->weight_bytes = (uint64_t)3 * hidden * (p.row_end - p.row_begin) * (p.expert_end - p.expert_begin) *
+                          dk_dtype_bytes(type);
     advance(l, slot, s, &p);
     return 0;
 }
@@ -339,8 +342,8 @@ void loader_stop(struct loader *l)
 {
     /* The transport may still read the buffers of outstanding pieces: their peers are made anew first. */
     for (uint32_t s = 0; s < l->plan.slot_count; s++) {
-        const struct worker_link *link =
-            worker_links_find(l->links, l->plan.slots[s].member_index, l->plan.slots[s].instance);
+        const struct worker_link *link = worker_links_find(l->links, l->plan.slots[s].member_index,
+                                                           l->plan.slots[s].instance);
         bool busy = false;
 
         for (uint32_t i = 0; i < LOADER_IN_FLIGHT; i++)
@@ -373,8 +376,8 @@ bool loader_poll(struct loader *l, uint64_t now_us)
     if (l->state != LOADER_FEEDING)
         return false;
     for (uint32_t s = 0; s < l->plan.slot_count; s++) {
-        const struct worker_link *link =
-            worker_links_find(l->links, l->plan.slots[s].member_index, l->plan.slots[s].instance);
+        const struct worker_link *link = worker_links_find(l->links, l->plan.slots[s].member_index,
+                                                           l->plan.slots[s].instance);
 
         for (uint32_t i = 0; link && i < LOADER_IN_FLIGHT && !l->slots[s].all_sent; i++) {
             int rc;
@@ -409,7 +412,8 @@ static int check_reply(struct loader *l, uint32_t slot, const struct dk_transpor
     ProtobufCMessage *m;
     const uint8_t *payload;
     size_t payload_bytes;
-    int rc = dk_data_unpack(&dk__data_reply__descriptor, event->data, event->bytes, arena, &m, &payload, &payload_bytes);
+    int rc = dk_data_unpack(&dk__data_reply__descriptor, event->data, event->bytes, arena, &m, &payload,
+                            &payload_bytes);
 
     if (rc < 0)
         return dk_err_set(&l->err, rc, "duck %s: a reply of %zu bytes cannot be decoded", duck, event->bytes);
@@ -425,8 +429,8 @@ static int check_reply(struct loader *l, uint32_t slot, const struct dk_transpor
 int loader_on_event(struct loader *l, const struct dk_transport_event *event, struct dk_arena *arena)
 {
     for (uint32_t s = 0; s < l->plan.slot_count; s++) {
-        const struct worker_link *link =
-            worker_links_find(l->links, l->plan.slots[s].member_index, l->plan.slots[s].instance);
+        const struct worker_link *link = worker_links_find(l->links, l->plan.slots[s].member_index,
+                                                           l->plan.slots[s].instance);
 
         for (uint32_t i = 0; link && link->peer == event->peer && i < LOADER_IN_FLIGHT; i++) {
             struct loader_piece *p = &l->slots[s].pieces[i];

@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/text.h"
 
-#define PAGE_TOKENS 16u
+#define PAGE_TOKENS       16u
 #define UNUSED_LOGGED_MAX 8u
 
 static const struct dk_backend_ops *backend_find(const char *name)
@@ -20,8 +20,8 @@ static uint32_t cache_pages(const struct worker_model *m, const struct worker_op
 {
     uint64_t per_sequence = (m->context + PAGE_TOKENS - 1) / PAGE_TOKENS;
     uint64_t pages = per_sequence * o->sequences_max;
-    uint64_t page_bytes =
-        (uint64_t)PAGE_TOKENS * m->config.layers * m->config.kv_heads * m->config.head_dim * 2 * sizeof(float);
+    uint64_t page_bytes = (uint64_t)PAGE_TOKENS * m->config.layers * m->config.kv_heads * m->config.head_dim * 2 *
+                          sizeof(float);
     uint64_t allowed = o->cache_mib ? (o->cache_mib << 20) / page_bytes : dk_ram_free_bytes() / 2 / page_bytes;
 
     pages = pages < allowed ? pages : allowed;
@@ -43,8 +43,8 @@ static void log_unused(void *ctx, const struct dk_tensor *t)
 int worker_model_open(struct worker_model *m, const struct worker_plan *plan, const struct worker_options *o,
                       struct dk_err *err)
 {
-    struct dk_backend_config backend = {.isa = o->isa_name, .threads = o->threads, .pin = o->pin,
-                                        .rows_max = o->rows_max};
+    struct dk_backend_config backend = {
+        .isa = o->isa_name, .threads = o->threads, .pin = o->pin, .rows_max = o->rows_max};
     struct unused unused = {0};
     uint32_t pages;
     int rc;

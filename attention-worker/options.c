@@ -22,7 +22,8 @@ static const struct worker_options defaults = {
 #define FIELD(f) offsetof(struct worker_options, f)
 static const struct dk_option table[] = {
     {"coordinator", DK_OPT_TEXT, FIELD(coordinator), "URL", "where the coordinator listens", 0, 0, NULL, NULL},
-    {"name", DK_OPT_TEXT, FIELD(name), "NAME", "this worker's name in the cluster; host name if absent", 0, 0, NULL, NULL},
+    {"name", DK_OPT_TEXT, FIELD(name), "NAME", "this worker's name in the cluster; host name if absent", 0, 0, NULL,
+     NULL},
     {"threads", DK_OPT_U32, FIELD(threads), "N", "kernel threads; all CPUs if 0 or absent", 0, 256, NULL, NULL},
     {"pin", DK_OPT_FLAG, FIELD(pin), NULL, "keep each kernel thread on its own CPU", 0, 0, NULL, NULL},
     {"isa", DK_OPT_TEXT, FIELD(isa_name), "NAME", "kernels to use", 0, 0, "auto|ref|avx2|avx512", NULL},
@@ -31,9 +32,10 @@ static const struct dk_option table[] = {
     {"udp-port", DK_OPT_U32, FIELD(udp_port), "PORT", "first UDP port to try for the data plane", 1, 65000, NULL, NULL},
     {"run-dir", DK_OPT_TEXT, FIELD(run_dir), "DIR", "where run-time files may be made", 0, 0, NULL, NULL},
     {"rows", DK_OPT_U32, FIELD(rows_max), "N", "most rows in one step", 1, 4096, NULL, NULL},
-    {"sequences", DK_OPT_U32, FIELD(sequences_max), "N", "most sequences with a place in the cache", 1, 4096, NULL, NULL},
-    {"cache-mib", DK_OPT_U64, FIELD(cache_mib), "MIB", "memory for keys and values; 0 or absent: all sequences at full context", 0,
-     1 << 24, NULL, NULL},
+    {"sequences", DK_OPT_U32, FIELD(sequences_max), "N", "most sequences with a place in the cache", 1, 4096, NULL,
+     NULL},
+    {"cache-mib", DK_OPT_U64, FIELD(cache_mib), "MIB",
+     "memory for keys and values; 0 or absent: all sequences at full context", 0, 1 << 24, NULL, NULL},
     {"dead-after-ms", DK_OPT_U32, FIELD(dead_after_ms), "MS", "silence after which a peer counts as dead", 100, 600000,
      NULL, NULL},
     {"busy-poll", DK_OPT_FLAG, FIELD(busy_poll), NULL, "never sleep while waiting for frames (dedicated cores)", 0, 0,

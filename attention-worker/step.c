@@ -44,8 +44,8 @@ int step_open(struct step *s, struct worker_model *m, const struct worker_plan *
     s->row_ok = calloc(rows_max, sizeof *s->row_ok);
     s->logits = malloc((size_t)sequences_max * c->vocab * sizeof(float));
     s->scratch = malloc((size_t)c->vocab * sizeof *s->scratch);
-    if (!s->sequences || !s->spans || !s->head_sequences || !s->head_rows || !s->ids || !s->ffn_in || !s->ffn_out || !s->router_logits || !s->expert_ids ||
-        !s->expert_weights || !s->row_ok || !s->logits || !s->scratch)
+    if (!s->sequences || !s->spans || !s->head_sequences || !s->head_rows || !s->ids || !s->ffn_in || !s->ffn_out ||
+        !s->router_logits || !s->expert_ids || !s->expert_weights || !s->row_ok || !s->logits || !s->scratch)
         return dk_err_set(err, -ENOMEM, "no memory for steps of %u rows and %u sequences", rows_max, sequences_max);
     return 0;
 }

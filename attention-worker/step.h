@@ -21,11 +21,11 @@ enum step_state {
 
 struct step_sequence {
     const Dk__StepSequence *request;
-    int32_t span;        /* index of its span, -1: it takes no part (failed) */
-    struct dk_err err;   /* rc 0: fine */
+    int32_t span;      /* index of its span, -1: it takes no part (failed) */
+    struct dk_err err; /* rc 0: fine */
     bool sampled;
     struct dk_sampled token;
-    float *logits;       /* [tokens][vocab] if wanted */
+    float *logits; /* [tokens][vocab] if wanted */
 };
 
 struct step_timing {
@@ -40,22 +40,22 @@ struct step {
     uint64_t (*clock_us)(void); /* only to tell where the time went */
     uint32_t rows_max, sequences_max;
 
-    Dk__NextStepReply *request; /* owned while a step runs */
-    struct step_sequence *sequences;  /* [sequences_max] */
-    struct dk_span *spans;            /* [sequences_max] */
+    Dk__NextStepReply *request;            /* owned while a step runs */
+    struct step_sequence *sequences;       /* [sequences_max] */
+    struct dk_span *spans;                 /* [sequences_max] */
     struct step_sequence **head_sequences; /* [sequences_max] those that sample, and their rows */
     uint32_t *head_rows;
-    uint32_t *ids;                    /* [rows_max] */
+    uint32_t *ids; /* [rows_max] */
     uint32_t span_count, rows, layer;
-    float *ffn_in, *ffn_out;          /* [rows_max][hidden] */
-    float *router_logits;             /* [rows_max][experts] */
-    int32_t *expert_ids;              /* [rows_max][top_k] */
+    float *ffn_in, *ffn_out; /* [rows_max][hidden] */
+    float *router_logits;    /* [rows_max][experts] */
+    int32_t *expert_ids;     /* [rows_max][top_k] */
     float *expert_weights;
-    bool *row_ok;                     /* [rows_max] */
-    float *logits;                    /* [sequences_max][vocab] */
-    uint32_t *scratch;                /* [vocab] */
+    bool *row_ok;      /* [rows_max] */
+    float *logits;     /* [sequences_max][vocab] */
+    uint32_t *scratch; /* [vocab] */
     struct step_timing timing;
-    struct dk_err err;                /* of the whole step */
+    struct dk_err err; /* of the whole step */
 };
 
 /* Allocates every buffer for a model. -ENOMEM. */

@@ -82,8 +82,13 @@ static int mlp_init(struct duck *d, const Dk__DataRequest *r, const uint8_t *pay
                     Dk__InitReply *reply, struct dk_err *err)
 {
     const Dk__MlpInitRequest *q = r->mlp_init;
-    struct duck_piece piece = {.shape = q->shape, .begin = q->piece_begin, .end = q->piece_end, .experts = 1,
-                               .expert_end = 1, .payload = payload, .payload_bytes = bytes};
+    struct duck_piece piece = {.shape = q->shape,
+                               .begin = q->piece_begin,
+                               .end = q->piece_end,
+                               .experts = 1,
+                               .expert_end = 1,
+                               .payload = payload,
+                               .payload_bytes = bytes};
 
     return init(d, r, &piece, reply, err);
 }
@@ -92,9 +97,15 @@ static int moe_init(struct duck *d, const Dk__DataRequest *r, const uint8_t *pay
                     Dk__InitReply *reply, struct dk_err *err)
 {
     const Dk__MoeInitRequest *q = r->moe_init;
-    struct duck_piece piece = {.shape = q->shape, .moe = true, .begin = q->piece_begin, .end = q->piece_end,
-                               .experts = q->experts, .expert_begin = q->expert_begin, .expert_end = q->expert_end,
-                               .payload = payload, .payload_bytes = bytes};
+    struct duck_piece piece = {.shape = q->shape,
+                               .moe = true,
+                               .begin = q->piece_begin,
+                               .end = q->piece_end,
+                               .experts = q->experts,
+                               .expert_begin = q->expert_begin,
+                               .expert_end = q->expert_end,
+                               .payload = payload,
+                               .payload_bytes = bytes};
 
     return init(d, r, &piece, reply, err);
 }

@@ -21,12 +21,12 @@ struct duck {
     struct duck_counters counters;
     const struct dk_kernels *kernels;
     struct dk_exec *exec;
-    uint64_t (*clock_us)(void);  /* only to tell how long a kernel took */
-    size_t message_bytes_max;    /* of an answer */
-    struct dk_arena arena;       /* headers of the request in hand */
-    float *sums;                 /* the answer's payload; grows to the largest seen */
+    uint64_t (*clock_us)(void); /* only to tell how long a kernel took */
+    size_t message_bytes_max;   /* of an answer */
+    struct dk_arena arena;      /* headers of the request in hand */
+    float *sums;                /* the answer's payload; grows to the largest seen */
     size_t sums_bytes;
-    void *scratch;               /* of the kernels; grows likewise */
+    void *scratch; /* of the kernels; grows likewise */
     size_t scratch_bytes;
 };
 

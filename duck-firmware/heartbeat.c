@@ -10,7 +10,7 @@
 #include "base/text.h"
 
 #define INTERVAL_FIRST_US 200000u
-#define CALL_TIMEOUT_MS 2000u
+#define CALL_TIMEOUT_MS   2000u
 
 /* The end of a heartbeat call, as a message to this actor. */
 struct call_end {

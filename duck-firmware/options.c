@@ -21,7 +21,8 @@ static const struct duck_options defaults = {
 #define FIELD(f) offsetof(struct duck_options, f)
 static const struct dk_option table[] = {
     {"coordinator", DK_OPT_TEXT, FIELD(coordinator), "URL", "where the coordinator listens", 0, 0, NULL, NULL},
-    {"name", DK_OPT_TEXT, FIELD(name), "NAME", "this duck's name in the cluster; host name if absent", 0, 0, NULL, NULL},
+    {"name", DK_OPT_TEXT, FIELD(name), "NAME", "this duck's name in the cluster; host name if absent", 0, 0, NULL,
+     NULL},
     {"threads", DK_OPT_U32, FIELD(threads), "N", "kernel threads; all CPUs if 0 or absent", 0, 256, NULL, NULL},
     {"pin", DK_OPT_FLAG, FIELD(pin), NULL, "keep each kernel thread on its own CPU", 0, 0, NULL, NULL},
     {"isa", DK_OPT_TEXT, FIELD(isa_name), "NAME", "kernels to use", 0, 0, "auto|ref|avx2|avx512", NULL},

@@ -12,8 +12,8 @@
 struct duck_options {
     const char *coordinator; /* URL */
     const char *name;
-    const char *port;        /* "vhost" or "af_packet" */
-    const char *interface;   /* af_packet */
+    const char *port;      /* "vhost" or "af_packet" */
+    const char *interface; /* af_packet */
     const char *run_dir;
     const char *isa_name;
     const char *log_level;
@@ -21,7 +21,7 @@ struct duck_options {
     uint32_t threads;
     uint32_t udp_port;
     uint32_t dead_after_ms;
-    uint64_t reserve_mib;    /* RAM that weights never take */
+    uint64_t reserve_mib; /* RAM that weights never take */
     bool pin, busy_poll, help, version;
 
     /* made by duck_options_parse */

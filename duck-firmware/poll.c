@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-#define REPORT_EVERY_US 100000u
+#define REPORT_EVERY_US  100000u
 #define READ_PROBE_BYTES ((size_t)96 << 20)
 
 struct read_probe {
@@ -139,8 +139,12 @@ int duck_engine_open(struct duck_engine *e, const struct duck_options *o, const 
                      struct dk_mailbox *reports, struct dk_err *err)
 {
     const struct dk_kernels *kernels = dk_kernels_get(o->isa);
-    struct dk_net_config net = {.name = o->name, .run_dir = o->run_dir, .ports_max = 2, .frame_bytes = 9014,
-                                .busy_poll = o->busy_poll, .faults = o->faults};
+    struct dk_net_config net = {.name = o->name,
+                                .run_dir = o->run_dir,
+                                .ports_max = 2,
+                                .frame_bytes = 9014,
+                                .busy_poll = o->busy_poll,
+                                .faults = o->faults};
     struct dk_transport_config defaults;
     int rc;
 

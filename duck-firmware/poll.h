@@ -41,7 +41,7 @@ struct duck_engine {
 /* Opens ports, kernels and memory; the calling thread becomes the data plane's. */
 int duck_engine_open(struct duck_engine *e, const struct duck_options *o, const struct dk_net_ops *net_ops,
                      struct dk_mailbox *reports, struct dk_err *err);
-void duck_engine_run(struct duck_engine *e); /* until duck_engine_stop */
+void duck_engine_run(struct duck_engine *e);  /* until duck_engine_stop */
 void duck_engine_stop(struct duck_engine *e); /* any thread */
 void duck_engine_close(struct duck_engine *e);
 

@@ -59,8 +59,7 @@ static int piece_check(const struct duck_piece *p, enum dk_dtype *type, struct d
         return dk_err_set(err, -EINVAL, "init: layer %u: hidden %u, slice [%u, %u) of %u is not a shape", s->layer,
                           s->hidden_size, s->begin, s->end, s->intermediate_size);
     width = s->end - s->begin;
-    if (p->begin >= p->end || p->end > width || p->begin % DK_PANEL_ROWS ||
-        (p->end % DK_PANEL_ROWS && p->end != width))
+    if (p->begin >= p->end || p->end > width || p->begin % DK_PANEL_ROWS || (p->end % DK_PANEL_ROWS && p->end != width))
         return dk_err_set(err, -EINVAL, "init: layer %u: piece [%u, %u) does not fit a slice of %u rows", s->layer,
                           p->begin, p->end, width);
     if (!p->experts || p->experts > DUCK_EXPERTS_MAX || p->expert_begin >= p->expert_end || p->expert_end > p->experts)
@@ -126,9 +125,9 @@ static bool same_shape(const struct duck_layer *l, const struct duck_piece *p, e
 
 /* The matrices of one expert inside the payload, in the order of the wire. */
 struct expert_layout {
-    size_t weights;                 /* bytes of one of gate, up, down */
+    size_t weights; /* bytes of one of gate, up, down */
     uint32_t row_blocks, col_blocks;
-    size_t bytes;                   /* of the whole expert */
+    size_t bytes; /* of the whole expert */
 };
 
 static struct expert_layout layout_of(const struct duck_piece *p, enum dk_dtype type)

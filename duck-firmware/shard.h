@@ -12,7 +12,7 @@
 /* The weights that this duck keeps: per layer one packed feed-forward (dense) or one per expert. They arrive in pieces,
  * in any order and perhaps several times. */
 
-#define DUCK_LAYERS_MAX 512u
+#define DUCK_LAYERS_MAX  512u
 #define DUCK_EXPERTS_MAX 1024u
 
 struct duck_layer {
@@ -20,9 +20,9 @@ struct duck_layer {
     uint32_t hidden, intermediate, begin, end; /* slice [begin, end) of the intermediate dimension */
     enum dk_dtype type;                        /* packed */
     bool scaled;
-    uint32_t experts;                          /* 0: the layer is not there; dense: 1 */
-    struct dk_ffn *ffn;                        /* [experts] */
-    uint8_t *have;                             /* [experts][units of 32 rows], 1: packed */
+    uint32_t experts;   /* 0: the layer is not there; dense: 1 */
+    struct dk_ffn *ffn; /* [experts] */
+    uint8_t *have;      /* [experts][units of 32 rows], 1: packed */
     uint64_t units_held, units_needed;
 };
 
@@ -39,7 +39,7 @@ struct duck_shards {
 struct duck_piece {
     const Dk__SliceShape *shape;
     bool moe;
-    uint32_t begin, end;               /* rows of the slice */
+    uint32_t begin, end; /* rows of the slice */
     uint32_t experts, expert_begin, expert_end;
     const uint8_t *payload;
     size_t payload_bytes;

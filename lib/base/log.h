@@ -21,10 +21,10 @@ void dk_log_write(enum dk_log_level level, const char *id, const char *format, .
 
 /* dk_log(DK_LOG_INFO, "duck.join", "name=%s cores=%u", ...): a stable id, then key=value. Arguments are not
  * evaluated when the level is off. Text values that may contain spaces go in quotes. */
-#define dk_log(level, id, ...)                                                                                         \
-    do {                                                                                                               \
-        if ((level) <= dk_log_most)                                                                                    \
-            dk_log_write(level, id, __VA_ARGS__);                                                                      \
+#define dk_log(level, id, ...)                    \
+    do {                                          \
+        if ((level) <= dk_log_most)               \
+            dk_log_write(level, id, __VA_ARGS__); \
     } while (0)
 
 #endif

@@ -128,7 +128,9 @@ void dk_options_help(const struct dk_option *options, const void *defaults, FILE
         char left[64];
 
         snprintf(left, sizeof left, "--%s%s%s", options->name, options->type == DK_OPT_FLAG ? "" : " ",
-                 options->type == DK_OPT_FLAG ? "" : options->value ? options->value : "VALUE");
+                 options->type == DK_OPT_FLAG ? ""
+                 : options->value             ? options->value
+                                              : "VALUE");
         fprintf(out, "  %-28s %s", left, options->help);
         if (options->choices && (!options->value || strcmp(options->choices, options->value)))
             fprintf(out, " (%s)", options->choices);

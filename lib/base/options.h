@@ -25,14 +25,14 @@ struct dk_option_list {
 };
 
 struct dk_option {
-    const char *name;  /* without "--" */
+    const char *name; /* without "--" */
     enum dk_option_type type;
     size_t offset;     /* of the field in the settings struct */
     const char *value; /* what --help calls the value: "N", "DIR", "on|off" */
     const char *help;
-    double least, most;   /* numbers only */
-    const char *choices;  /* "cpu|cuda": the only texts allowed, or NULL */
-    bool *given;          /* set when the option was on the command line, or NULL */
+    double least, most;  /* numbers only */
+    const char *choices; /* "cpu|cuda": the only texts allowed, or NULL */
+    bool *given;         /* set when the option was on the command line, or NULL */
 };
 
 /* Reads "--name value", "--name=value" and flags into *settings, whose fields hold the defaults before.

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "endpoint/endpoint.h"
 
-#define VHOST_MTU 9000u
+#define VHOST_MTU   9000u
 #define PORTS_TRIED 200u
 
 /* -EADDRNOTAVAIL: the interface has no IPv4 address. */

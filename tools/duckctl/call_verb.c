@@ -71,13 +71,13 @@ static const char *short_name(const char *name)
 static const char *type_name(const ProtobufCFieldDescriptor *f)
 {
     static const char *const names[] = {
-        [PROTOBUF_C_TYPE_INT32] = "int32",     [PROTOBUF_C_TYPE_SINT32] = "sint32",
+        [PROTOBUF_C_TYPE_INT32] = "int32",       [PROTOBUF_C_TYPE_SINT32] = "sint32",
         [PROTOBUF_C_TYPE_SFIXED32] = "sfixed32", [PROTOBUF_C_TYPE_INT64] = "int64",
-        [PROTOBUF_C_TYPE_SINT64] = "sint64",   [PROTOBUF_C_TYPE_SFIXED64] = "sfixed64",
-        [PROTOBUF_C_TYPE_UINT32] = "uint32",   [PROTOBUF_C_TYPE_FIXED32] = "fixed32",
-        [PROTOBUF_C_TYPE_UINT64] = "uint64",   [PROTOBUF_C_TYPE_FIXED64] = "fixed64",
-        [PROTOBUF_C_TYPE_FLOAT] = "float",     [PROTOBUF_C_TYPE_DOUBLE] = "double",
-        [PROTOBUF_C_TYPE_BOOL] = "bool",       [PROTOBUF_C_TYPE_STRING] = "string",
+        [PROTOBUF_C_TYPE_SINT64] = "sint64",     [PROTOBUF_C_TYPE_SFIXED64] = "sfixed64",
+        [PROTOBUF_C_TYPE_UINT32] = "uint32",     [PROTOBUF_C_TYPE_FIXED32] = "fixed32",
+        [PROTOBUF_C_TYPE_UINT64] = "uint64",     [PROTOBUF_C_TYPE_FIXED64] = "fixed64",
+        [PROTOBUF_C_TYPE_FLOAT] = "float",       [PROTOBUF_C_TYPE_DOUBLE] = "double",
+        [PROTOBUF_C_TYPE_BOOL] = "bool",         [PROTOBUF_C_TYPE_STRING] = "string",
         [PROTOBUF_C_TYPE_BYTES] = "bytes",
     };
 
@@ -95,8 +95,8 @@ static void describe_message(const ProtobufCMessageDescriptor *m, int depth)
     for (unsigned i = 0; i < m->n_fields; i++) {
         const ProtobufCFieldDescriptor *f = &m->fields[i];
 
-        printf("%*s%s%s%s %s\n", depth * 2, "",
-               f->flags & PROTOBUF_C_FIELD_FLAG_ONEOF ? "one of" : labels[f->label], " ", type_name(f), f->name);
+        printf("%*s%s%s%s %s\n", depth * 2, "", f->flags & PROTOBUF_C_FIELD_FLAG_ONEOF ? "one of" : labels[f->label],
+               " ", type_name(f), f->name);
         if (f->type == PROTOBUF_C_TYPE_MESSAGE && depth < 8)
             describe_message(f->descriptor, depth + 1);
         if (f->type == PROTOBUF_C_TYPE_ENUM) {
@@ -129,8 +129,9 @@ static int run_describe(const struct verb *self, int argc, char **argv)
                 if (words[0] && strcmp(words[0], name) && strcmp(words[0], short_name((*sd)->name)))
                     continue;
                 found = true;
-                json_array_append_new(list, json_pack("{s:s,s:s,s:s}", "method", name, "request",
-                                                      short_name(m->input->name), "reply", short_name(m->output->name)));
+                json_array_append_new(list,
+                                      json_pack("{s:s,s:s,s:s}", "method", name, "request", short_name(m->input->name),
+                                                "reply", short_name(m->output->name)));
                 if (s.common.json)
                     continue;
                 printf("%s (%s) returns %s\n", name, short_name(m->input->name), short_name(m->output->name));

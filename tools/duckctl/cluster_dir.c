@@ -42,8 +42,8 @@ static int base_create(const struct cluster_dir *d, struct dk_err *err)
     if (mkdir(d->base, 0700) < 0 && errno != EEXIST)
         return dk_err_set(err, -errno, "%s: %s", d->base, strerror(errno));
     if (lstat(d->base, &st) < 0 || !S_ISDIR(st.st_mode) || st.st_uid != getuid() || (st.st_mode & 077))
-        return dk_err_set(err, -EPERM, "%s must be a folder that belongs to you and that nobody else may enter: remove it",
-                          d->base);
+        return dk_err_set(err, -EPERM,
+                          "%s must be a folder that belongs to you and that nobody else may enter: remove it", d->base);
     return 0;
 }
 
@@ -140,9 +140,9 @@ int cluster_record_write(const struct cluster_dir *d, const struct cluster_recor
     int rc;
 
     for (unsigned i = 0; i < r->process_count; i++)
-        json_array_append_new(list, json_pack("{s:s,s:i,s:I}", "name", r->processes[i].name, "pid",
-                                              (int)r->processes[i].pid, "started",
-                                              (json_int_t)r->processes[i].started));
+        json_array_append_new(list,
+                              json_pack("{s:s,s:i,s:I}", "name", r->processes[i].name, "pid", (int)r->processes[i].pid,
+                                        "started", (json_int_t)r->processes[i].started));
     root = json_pack("{s:s,s:b,s:o}", "coordinator", r->url, "namespaces", r->namespaces, "processes", list);
     snprintf(path, sizeof path, "%s/cluster.json", d->path);
     rc = root ? json_dump_file(root, path, JSON_INDENT(1)) : -1;
@@ -162,14 +162,17 @@ int cluster_record_read(const struct cluster_dir *d, struct cluster_record *r, s
     snprintf(path, sizeof path, "%s/cluster.json", d->path);
     root = json_load_file(path, 0, NULL);
     if (!root)
-        return dk_err_set(err, -ENOENT, "there is no cluster '%s' on this host: `duckctl local up --name %s --model DIR` "
-                          "starts one, --coordinator URL reaches others", d->name, d->name);
+        return dk_err_set(err, -ENOENT,
+                          "there is no cluster '%s' on this host: `duckctl local up --name %s --model DIR` "
+                          "starts one, --coordinator URL reaches others",
+                          d->name, d->name);
     if (json_unpack(root, "{s:s,s:b,s:o}", "coordinator", &url, "namespaces", &namespaces, "processes", &list) < 0 ||
         !dk_text_copy(r->url, sizeof r->url, url))
         rc = dk_err_set(err, -EINVAL, "%s is damaged: end the cluster's processes and remove %s", path, d->path);
     r->namespaces = rc == 0 && namespaces;
     if (rc == 0)
-        json_array_foreach(list, i, item) {
+        json_array_foreach(list, i, item)
+        {
             struct cluster_process *p = &r->processes[r->process_count];
             const char *name;
             json_int_t started;

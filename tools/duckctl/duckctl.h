@@ -26,13 +26,22 @@ struct common_settings {
     const char *coordinator; /* URL; wins over name */
     bool json, help;
 };
-#define COMMON_OPTIONS(type)                                                                                           \
-    {"name", DK_OPT_TEXT, offsetof(type, common.name), "NAME", "local cluster to talk to", 0, 0, NULL, NULL},          \
-        {"coordinator", DK_OPT_TEXT, offsetof(type, common.coordinator), "URL",                                        \
-         "coordinator to talk to, as tcp://host:7717", 0, 0, NULL, NULL},                                              \
-        {"json", DK_OPT_FLAG, offsetof(type, common.json), NULL, "print one JSON object instead of text", 0, 0, NULL,  \
-         NULL},                                                                                                        \
-        {"help", DK_OPT_FLAG, offsetof(type, common.help), NULL, "print this help", 0, 0, NULL, NULL}
+#define COMMON_OPTIONS(type)                                                                                    \
+    {"name", DK_OPT_TEXT, offsetof(type, common.name), "NAME", "local cluster to talk to", 0, 0, NULL, NULL},   \
+        {"coordinator",                                                                                         \
+         DK_OPT_TEXT,                                                                                           \
+         offsetof(type, common.coordinator),                                                                    \
+         "URL",                                                                                                 \
+         "coordinator to talk to, as tcp://host:7717",                                                          \
+         0,                                                                                                     \
+         0,                                                                                                     \
+         NULL,                                                                                                  \
+         NULL},                                                                                                 \
+        {"json", DK_OPT_FLAG, offsetof(type, common.json), NULL, "print one JSON object instead of text", 0, 0, \
+         NULL,   NULL},                                                                                         \
+    {                                                                                                           \
+        "help", DK_OPT_FLAG, offsetof(type, common.help), NULL, "print this help", 0, 0, NULL, NULL             \
+    }
 #define COMMON_DEFAULTS .common = {.name = "default"}
 
 /* A verb: `duckctl VERB ...`. run gets the arguments after the verb and returns an exit code. */

@@ -8,7 +8,7 @@
 #include "duckctl/duckctl.h"
 #include "duckctl/id_list.h"
 
-#define READ_WAIT_MS 200u
+#define READ_WAIT_MS    200u
 #define READ_TIMEOUT_MS 10000u
 
 struct generate_settings {
@@ -30,22 +30,24 @@ static const struct dk_option options[] = {
     {"prompt", DK_OPT_TEXT, F(prompt), "TEXT", "continue this text as it is", 0, 0, NULL, NULL},
     {"ids", DK_OPT_TEXT, F(ids), "1,2,3", "continue these token ids", 0, 0, NULL, NULL},
     {"chat", DK_OPT_TEXT, F(chat), "TEXT", "answer this message of a user", 0, 0, NULL, NULL},
-    {"messages", DK_OPT_TEXT, F(messages), "FILE.json", "answer this conversation: [{\"role\":..,\"content\":..}, ..]", 0, 0,
-     NULL, NULL},
+    {"messages", DK_OPT_TEXT, F(messages), "FILE.json", "answer this conversation: [{\"role\":..,\"content\":..}, ..]",
+     0, 0, NULL, NULL},
     {"system", DK_OPT_TEXT, F(system), "TEXT", "system message before --chat", 0, 0, NULL, NULL},
-    {"thinking", DK_OPT_TEXT, F(thinking), "on|off", "let the model think first; absent: its own default", 0, 0, "on|off",
-     NULL},
+    {"thinking", DK_OPT_TEXT, F(thinking), "on|off", "let the model think first; absent: its own default", 0, 0,
+     "on|off", NULL},
     {"max-tokens", DK_OPT_U32, F(max_tokens), "N", "most tokens to make; absent: what the context leaves", 0, 1u << 31,
      NULL, &max_tokens_given},
-    {"temperature", DK_OPT_DOUBLE, F(temperature), "T", "0 is greedy; absent: the model's generation_config.json", 0, 100,
-     NULL, &temperature_given},
-    {"top-p", DK_OPT_DOUBLE, F(top_p), "P", "sample from the most likely tokens that make up P", 0, 1, NULL, &top_p_given},
-    {"top-k", DK_OPT_U32, F(top_k), "K", "sample from the K most likely tokens; 0 is all", 0, 1u << 31, NULL, &top_k_given},
+    {"temperature", DK_OPT_DOUBLE, F(temperature), "T", "0 is greedy; absent: the model's generation_config.json", 0,
+     100, NULL, &temperature_given},
+    {"top-p", DK_OPT_DOUBLE, F(top_p), "P", "sample from the most likely tokens that make up P", 0, 1, NULL,
+     &top_p_given},
+    {"top-k", DK_OPT_U32, F(top_k), "K", "sample from the K most likely tokens; 0 is all", 0, 1u << 31, NULL,
+     &top_k_given},
     {"seed", DK_OPT_U64, F(seed), "N", "the same seed gives the same answer", 0, 9007199254740992.0, NULL, &seed_given},
     {"logprobs", DK_OPT_U32, F(logprobs), "K", "report each token's log-probability and K alternatives", 0, 20, NULL,
      &logprobs_given},
-    {"logits-out", DK_OPT_TEXT, F(logits_out), "FILE", "write the logits of all prompt positions, a safetensors file", 0,
-     0, NULL, NULL},
+    {"logits-out", DK_OPT_TEXT, F(logits_out), "FILE", "write the logits of all prompt positions, a safetensors file",
+     0, 0, NULL, NULL},
     {"stop", DK_OPT_LIST, F(stop), "TEXT", "end before this text; may be given several times", 0, 0, NULL, NULL},
     {"ignore-eos", DK_OPT_FLAG, F(ignore_eos), NULL, "go on after the model's end token", 0, 0, NULL, NULL},
     {"prefill-chunk", DK_OPT_U32, F(prefill_chunk), "N", "most prompt tokens in one step", 1, 1u << 20, NULL, NULL},

@@ -17,7 +17,7 @@ struct generate_output {
     size_t text_bytes;
     bool ends_in_newline, any_text;
     Dk__FinishReason finish;
-    struct dk_err err;          /* of a finish with ERROR */
+    struct dk_err err; /* of a finish with ERROR */
     Dk__GenerationStats stats;
 };
 

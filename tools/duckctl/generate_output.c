@@ -58,8 +58,8 @@ static void take_logprob(struct generate_output *o, const Dk__Event *e)
 
     for (size_t i = 0; i < e->n_top; i++)
         json_array_append_new(top, json_pack("[I,f]", (json_int_t)e->top[i]->id, (double)e->top[i]->logprob));
-    json_array_append_new(o->logprobs, json_pack("{s:I,s:f,s:o}", "id", (json_int_t)e->token, "logprob",
-                                                 (double)e->logprob, "top", top));
+    json_array_append_new(
+        o->logprobs, json_pack("{s:I,s:f,s:o}", "id", (json_int_t)e->token, "logprob", (double)e->logprob, "top", top));
     if (!o->json) {
         fprintf(stderr, "\n  %u %.5f", e->token, (double)e->logprob);
         for (size_t i = 0; i < e->n_top; i++)

@@ -19,7 +19,8 @@ static const struct load_settings defaults = {COMMON_DEFAULTS, .backend = "cpu",
 
 #define F(f) offsetof(struct load_settings, f)
 static const struct dk_option options[] = {
-    {"model", DK_OPT_TEXT, F(model), "DIR", "Hugging Face model folder, as the worker's host sees it", 0, 0, NULL, NULL},
+    {"model", DK_OPT_TEXT, F(model), "DIR", "Hugging Face model folder, as the worker's host sees it", 0, 0, NULL,
+     NULL},
     {"tp", DK_OPT_U32, F(tp), "T", "ducks that share each layer; all present ones if absent", 1, 64, NULL, NULL},
     {"multiple-of", DK_OPT_U32, F(multiple_of), "M", "unit in which the intermediate dimension is cut", 32, 65536, NULL,
      NULL},
@@ -37,8 +38,8 @@ static void show_progress(const Dk__StatusReply *r, bool terminal)
     int filled = total > 0 ? (int)(30 * done / total) : 0;
 
     if (terminal)
-        fprintf(stderr, "\rloading [%.*s%*s] %.1f of %.1f MB ", filled, "##############################", 30 - filled, "",
-                done / 1e6, total / 1e6);
+        fprintf(stderr, "\rloading [%.*s%*s] %.1f of %.1f MB ", filled, "##############################", 30 - filled,
+                "", done / 1e6, total / 1e6);
 }
 
 int wait_until_ready(struct dk_rpc_client *c, bool quiet, int (*alive)(void *ctx, struct dk_err *err), void *ctx,

@@ -23,8 +23,8 @@ struct up_settings {
     uint32_t ducks, tp, multiple_of, context, threads, max_running, step_rows, dead_after_ms;
 };
 
-static const struct up_settings defaults = {COMMON_DEFAULTS, .backend = "cpu", .port = "vhost", .isa = "auto",
-                                            .log_level = "info", .ducks = 4, .multiple_of = 32};
+static const struct up_settings defaults = {COMMON_DEFAULTS,     .backend = "cpu", .port = "vhost",  .isa = "auto",
+                                            .log_level = "info", .ducks = 4,       .multiple_of = 32};
 
 #define F(f) offsetof(struct up_settings, f)
 static const struct dk_option options[] = {
@@ -43,8 +43,8 @@ static const struct dk_option options[] = {
      "vhost|af_packet", NULL},
     {"net-fault", DK_OPT_TEXT, F(net_fault), "SPEC", "inject faults on the data plane, as drop=0.01,dup=0.01,seed=1", 0,
      0, NULL, NULL},
-    {"listen", DK_OPT_TEXT, F(listen), "URL", "coordinator's address, as tcp://127.0.0.1:7717; absent: a socket of its own",
-     0, 0, NULL, NULL},
+    {"listen", DK_OPT_TEXT, F(listen), "URL",
+     "coordinator's address, as tcp://127.0.0.1:7717; absent: a socket of its own", 0, 0, NULL, NULL},
     {"max-running", DK_OPT_U32, F(max_running), "N", "sequences computed at the same time", 1, 1024, NULL, NULL},
     {"step-rows", DK_OPT_U32, F(step_rows), "N", "most rows in one step", 1, 4096, NULL, NULL},
     {"dead-after-ms", DK_OPT_U32, F(dead_after_ms), "MS", "silence after which a data-plane peer counts as dead", 100,
@@ -128,8 +128,8 @@ static int start_node(struct up *u, unsigned node, struct dk_err *err)
         add_number(&a, "--sequences", s->max_running);
     if (!node && s->step_rows)
         add_number(&a, "--rows", s->step_rows);
-    return process_start(&u->dir, &u->record, name, node ? "duck-firmware" : "attention-worker", packet ? ns : NULL, a.v,
-                         err);
+    return process_start(&u->dir, &u->record, name, node ? "duck-firmware" : "attention-worker", packet ? ns : NULL,
+                         a.v, err);
 }
 
 static int still_alive(void *ctx, struct dk_err *err)

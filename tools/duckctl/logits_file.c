@@ -20,9 +20,9 @@ static int header(struct logits_file *f, uint32_t vocab)
 {
     char text[HEADER_BYTES + 1];
     uint64_t length = HEADER_BYTES;
-    int n = snprintf(text, sizeof text, "{\"logits\":{\"dtype\":\"F32\",\"shape\":[%llu,%u],\"data_offsets\":[0,%llu]}}",
-                     (unsigned long long)f->rows_wanted, vocab,
-                     (unsigned long long)(f->rows_wanted * vocab * sizeof(float)));
+    int n = snprintf(
+        text, sizeof text, "{\"logits\":{\"dtype\":\"F32\",\"shape\":[%llu,%u],\"data_offsets\":[0,%llu]}}",
+        (unsigned long long)f->rows_wanted, vocab, (unsigned long long)(f->rows_wanted * vocab * sizeof(float)));
 
     memset(text + n, ' ', (size_t)(HEADER_BYTES - n));
     f->vocab = vocab;

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 
-#define ARGS_MAX 64
+#define ARGS_MAX     64
 #define TERM_WAIT_US 5000000u
 
 static void nap(void)
@@ -30,7 +30,8 @@ static int program_path(const char *program, char *out, size_t size, struct dk_e
         return dk_err_set(err, -errno, "/proc/self/exe: %s", strerror(errno));
     self[n] = 0;
     if (snprintf(out, size, "%s/%s", dirname(self), program) >= (int)size || access(out, X_OK) < 0)
-        return dk_err_set(err, -ENOENT, "%s is not there: build the whole project, or install all its programs together", out);
+        return dk_err_set(err, -ENOENT,
+                          "%s is not there: build the whole project, or install all its programs together", out);
     return 0;
 }
 
