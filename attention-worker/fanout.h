@@ -37,8 +37,8 @@ struct fanout {
  * stay until done. -EHOSTDOWN: a duck of the plan cannot be reached, err names it; -EAGAIN: too many outstanding. */
 int fanout_begin(struct fanout *f, uint32_t layer, uint32_t rows, const float *x, const int32_t *ids,
                  const float *weights, uint64_t now_us, struct dk_err *err);
-/* A transport event. 1: it was the last answer, fanout_sum may follow; 0: taken, or not the fan-out's (*taken tells; a taken
- * event with data is given back by the fan-out); negative: the fan-out has failed, err says why. */
+/* A transport event. 1: it was the last answer, fanout_sum may follow; 0: taken, or not the fan-out's (*taken tells; a
+ * taken event with data is given back by the fan-out); negative: the fan-out has failed, err says why. */
 int fanout_on_event(struct fanout *f, const struct dk_transport_event *event, struct dk_arena *arena, bool *taken,
                     struct dk_err *err);
 /* y [rows][hidden] = partial sums added in slot order; gives the events back. */

@@ -35,10 +35,11 @@ struct dk_identity {
     uint32_t port; /* af_packet: the one port, open; vhost: none yet */
 };
 
-/* Draws an instance number and finds out addresses. kind AF_PACKET opens the interface's port: MAC and MTU are its own, the
- * IPv4 address too (169.254/16 if it has none), and the first free UDP port from udp_port on is reserved in the kernel, which
- * would otherwise answer datagrams with "port unreachable". Other kinds: a made-up MAC, the address vhost_ipv4
- * (0: the coordinator gives one), udp_port as it is. -ENODEV, -EPERM, -EADDRINUSE with the way out in *err. */
+/* Draws an instance number and finds out addresses. kind AF_PACKET opens the interface's port: MAC and MTU are its own,
+ * the IPv4 address too (169.254/16 if it has none), and the first free UDP port from udp_port on is reserved in the
+ * kernel, which would otherwise answer datagrams with "port unreachable". Other kinds: a made-up MAC, the address
+ * vhost_ipv4 (0: the coordinator gives one), udp_port as it is. -ENODEV, -EPERM, -EADDRINUSE with the way out in *err.
+ */
 int dk_endpoint_identify(struct dk_endpoint *e, enum dk_port_kind kind, const char *interface, uint32_t udp_port,
                          uint32_t vhost_ipv4, struct dk_identity *out, struct dk_err *err);
 

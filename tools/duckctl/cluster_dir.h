@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 
-/* The folder of a local cluster: sockets, logs, and cluster.json, which lists its processes. It exists only while the cluster
- * does. $XDG_RUNTIME_DIR/duckllm/NAME, or /tmp/duckllm-UID/NAME. */
+/* The folder of a local cluster: sockets, logs, and cluster.json, which lists its processes. It exists only while the
+ * cluster does. $XDG_RUNTIME_DIR/duckllm/NAME, or /tmp/duckllm-UID/NAME. */
 struct cluster_dir {
     char name[32];
     char path[64]; /* short: socket paths in it must stay below 108 characters */
@@ -33,8 +33,8 @@ struct cluster_record {
 
 /* Makes up the path; nothing is created. -EINVAL: a name may have 1 to 20 letters, digits, '-' and '_'. */
 int cluster_dir_name(struct cluster_dir *d, const char *name, struct dk_err *err);
-/* Creates the folder for a new cluster and locks it against another `up` (*lock: a descriptor, close it when the cluster is recorded
- * or has failed). What a crashed cluster of that name left is removed. -EEXIST: it is running. */
+/* Creates the folder for a new cluster and locks it against another `up` (*lock: a descriptor, close it when the
+ * cluster is recorded or has failed). What a crashed cluster of that name left is removed. -EEXIST: it is running. */
 int cluster_dir_create(struct cluster_dir *d, int *lock, struct dk_err *err);
 void cluster_dir_remove(const struct cluster_dir *d);
 

@@ -5,8 +5,8 @@
 #include "duckctl/cluster_dir.h"
 
 /* Starts one of the cluster's programs in a session of its own, output to <dir>/<name>.log. program: a file name beside
- * duckctl. netns: name of the network namespace to start it in, or NULL. argv: without the program, NULL-terminated. The new
- * process is added to the record. */
+ * duckctl. netns: name of the network namespace to start it in, or NULL. argv: without the program, NULL-terminated.
+ * The new process is added to the record. */
 int process_start(const struct cluster_dir *d, struct cluster_record *r, const char *name, const char *program,
                   const char *netns, const char *const *argv, struct dk_err *err);
 /* -ECHILD: a process of the record has ended; err has the last lines of its log. */

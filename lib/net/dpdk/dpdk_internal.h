@@ -118,7 +118,8 @@ struct dk_net {
     _Atomic uint32_t private_word; /* own_word when no port has a bell */
     uint32_t poll_count;           /* ports with a poll_fd */
     uint32_t park_most_us;
-    int wake_fd; /* eventfd */
+    int wake_fd;        /* eventfd */
+    int timer_slack_ns; /* of the thread before, to be given back */
     atomic_bool woken;
 };
 

@@ -163,3 +163,115 @@ Test(program, serves_calls_and_ends_on_a_signal)
     cr_assert_eq(exit_status(pid), 0);
     dk_rpc_client_close(client);
 }
+
+/* ---- a token on its way through the real program, with nodes that only talk */
+
+static struct dk_rpc_client *client;
+
+static ProtobufCMessage *call(const ProtobufCServiceDescriptor *service, const char *method, const void *request)
+{
+    ProtobufCMessage *reply;
+    struct dk_err err = {0};
+
+    cr_assert_eq(dk_rpc_call(client, service, method, request, 60000, &reply, &err), 0, "%s: %s", method, err.text);
+    return reply;
+}
+
+static uint64_t beat(const char *name, Dk__NodeKind kind, uint32_t instance, uint64_t ready_epoch)
+{
+    Dk__HeartbeatRequest q = DK__HEARTBEAT_REQUEST__INIT;
+    Dk__NodeInfo n = DK__NODE_INFO__INIT;
+    Dk__DataAddress address = DK__DATA_ADDRESS__INIT;
+    Dk__LoadProgress load = DK__LOAD_PROGRESS__INIT;
+    Dk__HeartbeatReply *r;
+    uint8_t mac[6] = {2};
+    uint64_t epoch;
+
+    address.instance = instance;
+    address.mac = (ProtobufCBinaryData){.data = mac, .len = 6};
+    n.name = (char *)(uintptr_t)name;
+    n.kind = kind;
+    n.port_kind = DK__PORT_KIND__VHOST;
+    n.address = &address;
+    load.has_plan_epoch = load.has_ready = load.ready = true;
+    load.plan_epoch = ready_epoch;
+    q.node = &n;
+    q.load = ready_epoch ? &load : NULL;
+    r = (Dk__HeartbeatReply *)call(&dk__membership__descriptor, "Heartbeat", &q);
+    epoch = r->plan ? r->plan->epoch : 0;
+    dk__heartbeat_reply__free_unpacked(r, NULL);
+    return epoch;
+}
+
+/* Heartbeats before each try, so that a slow machine does not make the nodes silent for long. */
+static Dk__NextStepReply *pull(uint64_t epoch, Dk__StepResult *result)
+{
+    for (;;) {
+        Dk__NextStepRequest q = DK__NEXT_STEP_REQUEST__INIT;
+        Dk__NextStepReply *r;
+
+        beat("duck-1", DK__NODE_KIND__DUCK, 1, 0);
+        beat("worker", DK__NODE_KIND__WORKER, 2, epoch);
+        q.worker = (char *)"worker";
+        q.instance = 2;
+        q.has_plan_epoch = true;
+        q.plan_epoch = epoch;
+        q.result = result;
+        r = (Dk__NextStepReply *)call(&dk__attention__descriptor, "NextStep", &q);
+        if (r->step)
+            return r;
+        dk__next_step_reply__free_unpacked(r, NULL);
+    }
+}
+
+Test(program, a_prompt_becomes_a_step_and_its_result_an_event)
+{
+    pid_t pid = run((const char *[]){"--listen", url, NULL});
+    struct dk_err err = {0};
+    Dk__LoadRequest load = DK__LOAD_REQUEST__INIT;
+    Dk__SubmitRequest submit = DK__SUBMIT_REQUEST__INIT;
+    Dk__ReadRequest read = DK__READ_REQUEST__INIT;
+    Dk__StepResult result = DK__STEP_RESULT__INIT;
+    Dk__SequenceResult one = DK__SEQUENCE_RESULT__INIT, *all[] = {&one};
+    Dk__SubmitReply *opened;
+    Dk__NextStepReply *step;
+    Dk__ReadReply *events;
+    uint64_t epoch;
+
+    cr_assert_eq(dk_rpc_dial(&dk_control_nng, url, &client, &err), 0, "%s", err.text);
+    beat("duck-1", DK__NODE_KIND__DUCK, 1, 0);
+    load.model_dir = (char *)FIXTURES "/qwen3-tiny";
+    protobuf_c_message_free_unpacked(call(&dk__client__descriptor, "Load", &load), NULL);
+    epoch = beat("worker", DK__NODE_KIND__WORKER, 2, 0);
+    submit.prompt_case = DK__SUBMIT_REQUEST__PROMPT_TEXT;
+    submit.text = (char *)"What";
+    opened = (Dk__SubmitReply *)call(&dk__client__descriptor, "Submit", &submit);
+    cr_assert_eq(opened->n_prompt_ids, 1);
+    cr_assert_eq(opened->prompt_ids[0], 392u);
+    step = pull(epoch, NULL);
+    cr_assert_eq(step->step->sequences[0]->tokens[0], 392u);
+    one.sequence_id = opened->handle;
+    one.has_token = true;
+    one.token = 964; /* the end token */
+    result.step_id = step->step->step_id;
+    result.n_sequences = 1;
+    result.sequences = all;
+    dk__next_step_reply__free_unpacked(step, NULL);
+    submit.text = (char *)"next"; /* so that the result is answered with a step */
+    protobuf_c_message_free_unpacked(call(&dk__client__descriptor, "Submit", &submit), NULL);
+    step = pull(epoch, &result);
+    cr_assert_eq(step->step->n_released, 1);
+    dk__next_step_reply__free_unpacked(step, NULL);
+    read.handle = opened->handle;
+    read.has_wait_ms = true;
+    read.wait_ms = 60000;
+    events = (Dk__ReadReply *)call(&dk__client__descriptor, "Read", &read);
+    cr_assert_eq(events->n_events, 2);
+    cr_assert_eq(events->events[0]->token, 964u);
+    cr_assert_eq(events->events[1]->finish, DK__FINISH_REASON__STOP);
+    dk__read_reply__free_unpacked(events, NULL);
+    dk__submit_reply__free_unpacked(opened, NULL);
+    dk_rpc_client_close(client);
+    kill(pid, SIGINT);
+    cr_assert_eq(exit_status(pid), 0);
+}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,6 +80,37 @@ Test(tokenizer, opens_a_model_folder)
     cr_assert(strstr(err.text, "tokenizer.json"), "%s", err.text);
     cr_assert_null(t);
     dk_tokenizer_close(NULL);
+}
+
+/* The prompts of the fixture models, as their golden files have them. */
+Test(tokenizer, gives_the_golden_prompts_their_ids)
+{
+    static const char *const models[] = {"qwen3-tiny", "qwen3-fp8-tiny", "qwen3-moe-fp8-tiny"};
+    size_t total = 0;
+
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct dk_tokenizer *t = NULL;
+        struct dk_err err = {0};
+        json_t *file, *prompt;
+        const char *name;
+        char path[500];
+
+        snprintf(path, sizeof path, FIXTURES "/%s", models[i]);
+        cr_assert_eq(dk_tokenizer_open(path, &t, &err), 0, "%s", err.text);
+        snprintf(path, sizeof path, FIXTURES "/%s/golden/golden.json", models[i]);
+        file = cases_load(path);
+        json_object_foreach(json_object_get(file, "prompts"), name, prompt)
+        {
+            json_t *one = json_pack("[O]", prompt);
+
+            cr_expect_eq(cases_encode(t, one, "ids", &total), 0, "%s: %s", models[i], name);
+            json_decref(one);
+        }
+        json_decref(file);
+        dk_tokenizer_close(t);
+    }
+    cr_assert_geq(total, 21, "%zu prompts", total);
+    cr_log_info("%zu golden prompts", total);
 }
 
 Test(tokenizer, special_tokens_are_left_out_on_request)

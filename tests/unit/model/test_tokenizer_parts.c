@@ -164,7 +164,7 @@ Test(bpe, work_grows_hardly_faster_than_the_word)
             word[i] = kind == 0 ? 'a' : kind == 1 ? (uint8_t)("ab"[i % 2]) : (uint8_t)('a' + rng_next(&seed) % 3);
         scratch.steps = 0;
         cr_assert_eq(dk_bpe_word(&b, &scratch, word, bytes, &got), 0);
-        /* At most 2 n pushes and pops of at most log2(2 n) + 1 moves each; quadratic work would be 10^12. */
+        /* At most 2 n pushes and 2 n pops, of at most log2(2 n) + 1 moves each; quadratic work would be 10^12. */
         cr_assert_gt(scratch.steps, bytes / 2, "hardly anything was merged");
         cr_assert_leq(scratch.steps, 4 * (uint64_t)bytes * 22, "%llu", (unsigned long long)scratch.steps);
         free(got.ids);

@@ -7,10 +7,10 @@
 
 static struct dk_outgoing *outgoing_of(uint32_t count)
 {
-    struct dk_outgoing *o = calloc(1, sizeof *o);
+    static struct dk_outgoing one; /* a test has one at a time */
+    struct dk_outgoing *o = &one;
     struct iovec part = {NULL, (size_t)count * 10};
 
-    cr_assert(o);
     dk_outgoing_init(o, &part, 1, count * 10, 10);
     cr_assert_eq(o->count, count);
     return o;
