@@ -66,8 +66,8 @@ void dk_cache_close(struct dk_cache *c)
     free(c);
 }
 
-/* The sequence's slot; otherwise NULL, and *vacant (may be NULL) is a slot that is not open, or NULL. A worker runs tens of
- * sequences: a walk is short beside a step. */
+/* The sequence's slot; otherwise NULL, and *vacant (may be NULL) is a slot that is not open, or NULL. A worker runs
+ * tens of sequences: a walk is short beside a step. */
 static struct slot *find(const struct dk_cache *c, uint64_t sequence_id, struct slot **vacant)
 {
     struct slot *first_vacant = NULL, *found = NULL;

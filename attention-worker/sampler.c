@@ -30,8 +30,8 @@ static double uniform(uint64_t seed, uint32_t position)
     return (double)(x >> 11) * 0x1p-53;
 }
 
-/* Tokens in falling likelihood, found one by one: a heap in tokens[0..left), and behind it those already taken, the most
- * likely one last. Only the few tokens that a cut keeps are ever ordered. */
+/* Tokens in falling likelihood, found one by one: a heap in tokens[0..left), and behind it those already taken, the
+ * most likely one last. Only the few tokens that a cut keeps are ever ordered. */
 struct ranking {
     const float *logits;
     uint32_t *tokens;

@@ -23,9 +23,9 @@ struct dk_sampled {
 };
 
 /* Chooses the next token. Greedy: largest logit, lowest id on ties. Otherwise logits / temperature, then top-k
- * (with all that tie with the k-th), then top-p (the smallest set of the most likely whose share of what top-k left reaches
- * top_p), then one draw that depends only on (seed, position): the same request gives the same tokens whatever else
- * runs. scratch [vocab]. -EDOM: a logit is NaN or +infinity, or none is finite. */
+ * (with all that tie with the k-th), then top-p (the smallest set of the most likely whose share of what top-k left
+ * reaches top_p), then one draw that depends only on (seed, position): the same request gives the same tokens whatever
+ * else runs. scratch [vocab]. -EDOM: a logit is NaN or +infinity, or none is finite. */
 int dk_sample(const float *logits, uint32_t vocab, const struct dk_sampling *s, uint32_t position, uint32_t *scratch,
               struct dk_sampled *out);
 

@@ -6,8 +6,8 @@
 #include "coordinator/coordinator_internal.h"
 #include "plan/plan.h"
 
-/* The plan and the state of the cluster. dk_cluster_update() derives the state from the members' last heartbeats, so it can
- * be called at any time, any number of times. */
+/* The plan and the state of the cluster. dk_cluster_update() derives the state from the members' last heartbeats, so it
+ * can be called at any time, any number of times. */
 
 static const char *state_name(Dk__ClusterState s)
 {

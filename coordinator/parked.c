@@ -2,8 +2,8 @@
 #include "coordinator/coordinator_internal.h"
 
 /* Waiting calls are looked at after every message and tick; each knows how to be answered, and must be at its deadline.
- * The table has one place more than parked_max: the call in it has no time to wait, so it is free again at the end of the
- * same message. */
+ * The table has one place more than parked_max: the call in it has no time to wait, so it is free again at the end of
+ * the same message. */
 
 void dk_park(struct dk_coordinator *c, struct dk_parked *p, uint32_t wait_ms)
 {

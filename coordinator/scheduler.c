@@ -4,11 +4,11 @@
 
 #include "coordinator/coordinator_internal.h"
 
-/* One step is outstanding at a time. It is kept until its result comes, and handed out again as often as the worker asks
- * without bringing that result, so a lost reply costs nothing. Each sequence knows how many of its tokens are in the
- * worker's cache; whatever is missing goes into the next steps. So a worker that lost its caches needs no other care than
- * setting that number to 0, and its continuation is the same, because a token depends on the tokens before it, the seed
- * and the position only. */
+/* One step is outstanding at a time. It is kept until its result comes, and handed out again as often as the worker
+ * asks without bringing that result, so a lost reply costs nothing. Each sequence knows how many of its tokens are in
+ * the worker's cache; whatever is missing goes into the next steps. So a worker that lost its caches needs no other
+ * care than setting that number to 0, and its continuation is the same, because a token depends on the tokens before
+ * it, the seed and the position only. */
 
 static bool runs(const struct dk_sequence *s)
 {
@@ -88,8 +88,8 @@ static uint32_t prefill_rows(const struct dk_coordinator *c, const struct dk_seq
     return rows > logits_rows ? (uint32_t)logits_rows : rows;
 }
 
-/* Sets rows_now of all sequences and returns how many have any. Decoding ones get their row; the rest of the budget goes to
- * prompts in equal shares, and what a short prompt leaves over to the oldest that can use it. */
+/* Sets rows_now of all sequences and returns how many have any. Decoding ones get their row; the rest of the budget
+ * goes to prompts in equal shares, and what a short prompt leaves over to the oldest that can use it. */
 static uint32_t share_rows(struct dk_coordinator *c)
 {
     uint64_t row_bytes = (uint64_t)c->model.config.vocab * sizeof(float);

@@ -64,8 +64,8 @@ static inline uint32_t dk_sequence_total(const struct dk_sequence *s)
     return s->prompt_len + s->output_len;
 }
 
-/* The text that is certain with one more token, through the detokenizer and the stop strings. *text is malloc'ed, NULL if
- * there is none. *stopped: a stop string is complete; nothing more is to be emitted. -ENOMEM. */
+/* The text that is certain with one more token, through the detokenizer and the stop strings. *text is malloc'ed, NULL
+ * if there is none. *stopped: a stop string is complete; nothing more is to be emitted. -ENOMEM. */
 int dk_sequence_text(struct dk_sequence *s, const struct dk_tokenizer *t, uint32_t token, char **text, bool *stopped);
 /* What was held back; NULL if there is nothing. */
 char *dk_sequence_text_rest(struct dk_sequence *s);

@@ -70,10 +70,10 @@ static void beat(struct duck_heartbeat *h)
     SET(node, ram_total_bytes, dk_ram_total_bytes());
     SET(node, ram_free_bytes, dk_ram_free_bytes());
     SET(node, memory_bytes_per_s, e->memory_bytes_per_s);
-    SET(holding, plan_epoch, r->plan_epoch);
-    SET(holding, model_id, r->model_id);
-    SET(holding, layers, r->layers);
-    SET(holding, bytes, r->bytes);
+    SET(holding, plan_epoch, r->holding.plan_epoch);
+    SET(holding, model_id, r->holding.model_id);
+    SET(holding, layers, r->holding.layers);
+    SET(holding, bytes, r->holding.bytes);
     SET(duck, requests, r->counters.requests);
     SET(duck, rows, r->counters.rows);
     SET(duck, expert_rows, r->counters.expert_rows);
@@ -144,13 +144,17 @@ static void on_call_end(struct duck_heartbeat *h, struct call_end *c)
 static void on_message(void *ctx, void *message, uint64_t now_us)
 {
     struct duck_heartbeat *h = ctx;
+    bool changed;
 
     if ((uintptr_t)message & 1) {
         on_call_end(h, (struct call_end *)((uintptr_t)message - 1));
         return;
     }
+    changed = memcmp(&h->last.holding, &((struct duck_report *)message)->holding, sizeof h->last.holding) != 0;
     h->last = *(struct duck_report *)message;
     free(message);
+    if (changed) /* what a duck holds is news that the cluster waits for */
+        dk_timer_arm(dk_loop_ev_timers(h->loop), &h->beat, now_us);
 }
 
 static void on_signal(void *ctx, int signal)

@@ -94,10 +94,10 @@ static void report(struct duck_engine *e, uint64_t now_us)
     if (now_us < e->report_due_us || !(r = calloc(1, sizeof *r)))
         return;
     e->report_due_us = now_us + REPORT_EVERY_US;
-    r->plan_epoch = e->duck.shards.plan_epoch;
-    r->model_id = e->duck.shards.model_id;
-    r->bytes = e->duck.shards.bytes;
-    r->layers = e->duck.shards.layers_complete;
+    r->holding.plan_epoch = e->duck.shards.plan_epoch;
+    r->holding.model_id = e->duck.shards.model_id;
+    r->holding.bytes = e->duck.shards.bytes;
+    r->holding.layers = e->duck.shards.layers_complete;
     r->counters = e->duck.counters;
     if (e->endpoint.transport)
         r->transport = *dk_transport_counters(e->endpoint.transport);

@@ -12,8 +12,9 @@
 
 /* What the engine tells the heartbeat actor: malloc'ed, the receiver frees it. */
 struct duck_report {
-    uint64_t plan_epoch, model_id, bytes;
-    uint32_t layers;
+    struct duck_holding {
+        uint64_t plan_epoch, model_id, bytes, layers;
+    } holding;
     struct duck_counters counters;
     struct dk_transport_counters transport;
     struct dk_net_counters net;

@@ -9,8 +9,8 @@
 #include "base/error.h"
 #include "model/checkpoint.h"
 
-/* The math of attention, on weights and activations that stay where the back end keeps them. Family files are written in
- * these primitives; a back end exports one struct. One thread.
+/* The math of attention, on weights and activations that stay where the back end keeps them. Family files are written
+ * in these primitives; a back end exports one struct. One thread.
  *
  * Row tensors are f32 [rows][width], held in slots of a step's scratch: struct dk_rows. A row's result depends neither
  * on the rows beside it, nor on how a sequence was cut into steps, nor on the number of threads. */

@@ -4,8 +4,8 @@
 
 #include "attention-worker/family/family.h"
 
-/* Pieces that families with grouped-query attention are made of: embedding and head, one layer's attention, and the check
- * of the feed-forward's tensors. Each piece loads its weights, runs, and frees them. */
+/* Pieces that families with grouped-query attention are made of: embedding and head, one layer's attention, and the
+ * check of the feed-forward's tensors. Each piece loads its weights, runs, and frees them. */
 
 /* The place of everything here: what a load reads from and a piece runs on. */
 struct dk_piece_context {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Qwen3 and Qwen3-MoE (arXiv 2505.09388; model cards of Qwen3-32B-FP8 and Qwen3-30B-A3B-FP8): grouped-query attention with
- * an RMSNorm of each head of q and k before rotation; in MoE layers a router whose logits leave with the feed-forward's
- * input. */
+/* Qwen3 and Qwen3-MoE (arXiv 2505.09388; model cards of Qwen3-32B-FP8 and Qwen3-30B-A3B-FP8): grouped-query attention
+ * with an RMSNorm of each head of q and k before rotation; in MoE layers a router whose logits leave with the
+ * feed-forward's input. */
 #include "attention-worker/family/gqa_layer.h"
 
 #include <stdio.h>

@@ -31,7 +31,8 @@ int dk_tokenizer_encode(const struct dk_tokenizer *t, const char *text, size_t b
 /* The bytes that one id stands for; *bytes 0 for ids without any. NULL: no such id. Added tokens give their text. */
 const uint8_t *dk_tokenizer_token(const struct dk_tokenizer *t, uint32_t id, size_t *bytes);
 bool dk_tokenizer_is_special(const struct dk_tokenizer *t, uint32_t id);
-/* Id of an added token by its text, or of an ordinary one by its name in the file ("\xC4\xA0the" is " the"); -ENOENT. */
+/* Id of an added token by its text, or of an ordinary one by its name in the file, where the text " the" is called
+ * "\xC4\xA0the"; -ENOENT. */
 int dk_tokenizer_id(const struct dk_tokenizer *t, const char *token, uint32_t *id);
 
 /* Incremental decoding: never emits half a UTF-8 character. */
@@ -40,7 +41,8 @@ struct dk_detokenizer {
     uint32_t pending_bytes;
 };
 /* Appends the characters that became certain with this id to out (capacity bytes, at least dk_detokenizer_room(t));
- * bytes that can no longer become a character are U+FFFD, as in Python's errors="replace". Returns the bytes written. */
+ * bytes that can no longer become a character are U+FFFD, as in Python's errors="replace". Returns the bytes
+ * written. */
 size_t dk_detokenizer_next(const struct dk_tokenizer *t, struct dk_detokenizer *d, uint32_t id, bool skip_special,
                            char *out, size_t capacity);
 /* What is left at the end becomes U+FFFD. */

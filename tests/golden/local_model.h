@@ -6,8 +6,8 @@
 #include "attention-worker/family/family.h"
 #include "kernel/kernel.h"
 
-/* A whole model in one process, for tests: a family on a back end, and the feed-forward that the ducks would do, on full
- * width with the same kernels and threads. */
+/* A whole model in one process, for tests: a family on a back end, and the feed-forward that the ducks would do, on
+ * full width with the same kernels and threads. */
 
 struct local_options {
     const char *isa; /* NULL: the best */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layers show only their result; the intermediate values of the goldens are seen in the calls to the back end. A layer is
- * told by its order of calls: attend, then the linear that makes the mixer's output, then two adds to the residual stream. */
+/* Layers show only their result; the intermediate values of the goldens are seen in the calls to the back end. A layer
+ * is told by its order of calls: attend, then the linear that makes the mixer's output, then two adds to the residual
+ * stream. */
 #include "spy_backend.h"
 
 #include <stdlib.h>

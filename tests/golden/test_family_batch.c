@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must not show in the result: how a prompt is cut into steps, which sequences run beside it, how many threads there
- * are and which instruction set they use. Everything is compared bit for bit. */
+/* What must not show in the result: how a prompt is cut into steps, which sequences run beside it, how many threads
+ * there are and which instruction set they use. Everything is compared bit for bit. */
 #include "golden_file.h"
 #include "local_model.h"
 
@@ -9,8 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PROMPTS 8
-#define STEPS   24u
+#define PROMPTS   8
+#define STEPS     24u
+#define FEW_STEPS 8u
 
 static const char *const models[] = {"qwen3-tiny", "qwen3-fp8-tiny", "qwen3-moe-fp8-tiny"};
 #define MODELS (sizeof(models) / sizeof(models[0]))
@@ -204,13 +205,13 @@ Test(family_batch, instruction_sets_threads_and_pages_do_not_show)
     static const struct {
         const char *isa;
         uint32_t threads, page_tokens;
-    } variants[] = {{"ref", 1, 16},    {"ref", 2, 16},   {"avx2", 1, 16},   {"avx2", 2, 5},
+    } variants[] = {{"ref", 1, 16},    {"ref", 2, 7},    {"avx2", 1, 16},   {"avx2", 2, 5},
                     {"avx512", 1, 16}, {"avx512", 2, 1}, {"avx512", 3, 64}, {"auto", 2, 16}};
 
     for (size_t i = 0; i < MODELS; i++) {
         struct prompt prompts[PROMPTS];
         float *reference = NULL, *logits;
-        uint32_t compared = 0, out[STEPS];
+        uint32_t compared = 0, out[FEW_STEPS];
         size_t bytes = 0;
 
         prompts_load(models[i], prompts);
@@ -223,12 +224,13 @@ Test(family_batch, instruction_sets_threads_and_pages_do_not_show)
                 continue;
             }
             open_model(&m, models[i], variants[k].isa, variants[k].threads, variants[k].page_tokens);
-            bytes = (size_t)PROMPTS * STEPS * m.config.vocab * sizeof(float);
+            bytes = (size_t)PROMPTS * FEW_STEPS * m.config.vocab * sizeof(float);
             logits = calloc(1, bytes);
             for (int p = 0; p < PROMPTS; p++) {
-                if (prompts[p].count < 200)
-                    cr_assert_eq(local_generate(&m, prompts[p].ids, prompts[p].count, 0, STEPS, out,
-                                                logits + (size_t)p * STEPS * m.config.vocab),
+                /* The reference is slow: the longest prompt is left to the other tests. */
+                if (prompts[p].count < 120)
+                    cr_assert_eq(local_generate(&m, prompts[p].ids, prompts[p].count, 0, FEW_STEPS, out,
+                                                logits + (size_t)p * FEW_STEPS * m.config.vocab),
                                  0);
             }
             if (!reference) {

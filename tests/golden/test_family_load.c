@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A checkpoint that lacks a tensor is refused with that tensor's name, whoever needs it; a whole one has nothing left. */
+/* A checkpoint that lacks a tensor is refused with that tensor's name, whoever needs it; a whole one has nothing
+ * left. */
 #include "golden_file.h"
 #include "local_model.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Several threads over whole models in mixed batches, as a plain program: the thread sanitizer and the test framework of the
- * other tests do not run together. Usage: test_family_threads MODEL_FOLDER... */
+/* Several threads over whole models in mixed batches, as a plain program: the thread sanitizer and the test framework
+ * of the other tests do not run together. Usage: test_family_threads MODEL_FOLDER... */
 #include "local_model.h"
 
 #include <stdio.h>

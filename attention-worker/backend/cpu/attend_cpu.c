@@ -2,8 +2,8 @@
 /* Paged keys and values, and causal attention over them.
  *
  * A query is one head of one row. It is always summed by one thread in one order: the scores of all its positions,
- * their softmax, then the values in rising position. So the bits do not depend on threads, on the other rows of the step
- * or on how the sequence was cut into steps. Queries that share a kv head and a page table go through the pages in
+ * their softmax, then the values in rising position. So the bits do not depend on threads, on the other rows of the
+ * step or on how the sequence was cut into steps. Queries that share a kv head and a page table go through the pages in
  * blocks: a page is read from memory once for a block, not once for each query. */
 #include "attention-worker/backend/cpu/backend_cpu_internal.h"
 
@@ -55,7 +55,7 @@ struct attend_job {
     uint32_t layer;
     const struct dk_span *spans;
     uint32_t span_count;
-    uint32_t group; /* group: query heads of one kv head */
+    uint32_t group; /* query heads of one kv head */
     uint32_t block; /* queries of a block, at most ATTEND_QUERIES_MAX */
     float scale;
     struct dk_rows q, k, v, y;

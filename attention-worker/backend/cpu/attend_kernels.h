@@ -6,8 +6,8 @@
 
 #include "base/cpu.h"
 
-/* One head's page against a few queries. Keys lie with positions side by side and values with dimensions side by side, so
- * that lanes never have to be added up, and every order of summation is plain: a score is a chain of fused
+/* One head's page against a few queries. Keys lie with positions side by side and values with dimensions side by side,
+ * so that lanes never have to be added up, and every order of summation is plain: a score is a chain of fused
  * multiply-adds over rising dimensions, an output one over rising positions. All variants give the same bits, and
  * queries do not influence each other. */
 
@@ -22,8 +22,8 @@ static inline uint32_t attend_padded(uint32_t n)
 }
 
 struct attend_kernels {
-    /* scores[i][p] = scale * (q[i] . key p), p < count[i] <= stride. keys [head_dim][stride]; they and stride are aligned
-     * to ATTEND_LANES. count may be 0. */
+    /* scores[i][p] = scale * (q[i] . key p), p < count[i] <= stride. keys [head_dim][stride]; they and stride are
+     * aligned to ATTEND_LANES. count may be 0. */
     void (*scores)(uint32_t n, uint32_t head_dim, uint32_t stride, const uint32_t *count, const float *const *q,
                    const float *keys, float scale, float *const *scores);
     /* y[i] += sum of weights[i][p] * value p, p < count. values [count][stride], aligned; y[i] [head_dim]. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention's inner loops: the reference against its formula in double, every other variant against the reference bit for
- * bit. Odd sizes, and guards round what is written. */
+/* Attention's inner loops: the reference against its formula in double, every other variant against the reference bit
+ * for bit. Odd sizes, and guards round what is written. */
 #include "attention-worker/backend/cpu/attend_kernels.h"
 
 #include <criterion/criterion.h>

@@ -93,7 +93,7 @@ Test(cache, released_pages_are_used_again_and_never_shared)
     enum { PAGES = 12, SEQUENCES = 5 };
     struct dk_cache *c = open_cache(2, PAGES, SEQUENCES, 12);
     const uint32_t *table[SEQUENCES] = {0};
-    uint32_t random = 1;
+    uint32_t random = 1, refused = 0;
 
     for (int round = 0; round < 2000; round++) {
         bool owned[PAGES] = {0};
@@ -101,10 +101,16 @@ Test(cache, released_pages_are_used_again_and_never_shared)
 
         random = random * 1664525u + 1013904223u;
         s = (random >> 16) % SEQUENCES;
-        if ((random >> 8) % 3 == 0)
+        if ((random >> 8) % 3 == 0) {
             dk_cache_release(c, 100 + s);
-        else
-            (void)dk_cache_extend(c, 100 + s, 1 + (random >> 20) % 12, &table[s]);
+        } else {
+            uint32_t tokens = 1 + (random >> 20) % 12;
+            uint32_t has = (dk_cache_tokens(c, 100 + s) + 1) / 2, needs = (tokens + 1) / 2;
+            bool fits = needs <= has || needs - has <= dk_cache_pages_free(c);
+
+            cr_assert_eq(dk_cache_extend(c, 100 + s, tokens, &table[s]), fits ? 0 : -ENOSPC, "round %d", round);
+            refused += !fits;
+        }
         for (uint32_t i = 0; i < SEQUENCES; i++) {
             uint32_t pages = (dk_cache_tokens(c, 100 + i) + 1) / 2;
 
@@ -117,6 +123,7 @@ Test(cache, released_pages_are_used_again_and_never_shared)
         }
         cr_assert_eq(dk_cache_pages_free(c), PAGES - used);
     }
+    cr_expect_gt(refused, 100);
     for (uint32_t i = 0; i < SEQUENCES; i++)
         dk_cache_release(c, 100 + i);
     dk_cache_release(c, 999); /* never opened */

@@ -8,8 +8,8 @@
 
 #include "coordinator/coordinator_internal.h"
 
-/* A coordinator driven by hand: a clock that stands still until it is moved, a model made of bytes, ducks that only send
- * heartbeats, and a worker that keeps real caches of tokens and checks what it is asked to do. */
+/* A coordinator driven by hand: a clock that stands still until it is moved, a model made of bytes, ducks that only
+ * send heartbeats, and a worker that keeps real caches of tokens and checks what it is asked to do. */
 
 #define MS     1000ull
 #define SECOND 1000000ull

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "coord_fixture.h"
 
-/* Random histories from a seed: replies get lost, reads and results are repeated, the worker and ducks are killed. Every
- * client must still read exactly the tokens that it would have got in peace. */
+/* Random histories from a seed: replies get lost, reads and results are repeated, the worker and ducks are killed.
+ * Every client must still read exactly the tokens that it would have got in peace. */
 
 #define CLIENTS 5
 

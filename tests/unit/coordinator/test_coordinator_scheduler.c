@@ -381,7 +381,7 @@ Test(scheduler, unread_logits_hold_a_sequence_back)
     fx_step(&fx);
     fx_step(&fx);
     cr_assert_eq(s->logits_unread, 10 * FX_VOCAB * sizeof(float));
-    /* As if all but 23 rows of the allowance were unread; the result that comes next brings 10, the one after 10 more. */
+    /* As if all but 23 rows of the allowance were unread; the next result brings 10, the one after it 10 more. */
     s->logits_unread += DK_LOGITS_UNREAD_BYTES - s->logits_unread - 23 * FX_VOCAB * sizeof(float);
     fx_step(&fx);
     fx_step(&fx);

@@ -232,8 +232,8 @@ Test(tokenizer_json, the_longest_added_token_wins)
     expect_ids(json, "<<x>>", "8");
 }
 
-/* U+212B is the Angstrom sign; its NFC is U+00C5. A normalized token is found by its normal form in normalized text, one
- * that is not normalized only as it stands. */
+/* U+212B is the Angstrom sign; its NFC is U+00C5. A normalized token is found by its normal form in normalized
+ * text, one that is not normalized only as it stands. */
 Test(tokenizer_json, added_tokens_and_normal_forms)
 {
     static const char json[] = TINY("", "", ADDED("7", "\xE2\x84\xAB", "true") "," ADDED("8", "\xE2\x84\xA6", "false"),
