@@ -19,12 +19,6 @@ void engine_news_free(struct engine_news *n)
     free(n);
 }
 
-static void tell(struct worker_engine *e, struct engine_news *n)
-{
-    if (dk_mailbox_push(e->news, n) < 0)
-        engine_news_free(n);
-}
-
 static void report(struct worker_engine *e, uint64_t now_us)
 {
     struct engine_news *n;
@@ -53,18 +47,29 @@ static void report(struct worker_engine *e, uint64_t now_us)
         n->link_count++;
     }
     memcpy(n->bell_path, e->links.bell_path, sizeof n->bell_path);
-    tell(e, n);
+    if (dk_mailbox_push(e->news, n) < 0)
+        engine_news_free(n); /* the next one says the same and more */
 }
 
+/* The control actor waits for every step's end: a result is never dropped. */
+static void send_result(struct worker_engine *e)
+{
+    if (e->unsent && dk_mailbox_push(e->news, e->unsent) == 0)
+        e->unsent = NULL;
+}
+
+/* Ends the step that the control actor waits for; without a result it asks the coordinator again. */
 static void hand_in_result(struct worker_engine *e)
 {
-    struct engine_news *n = calloc(1, sizeof *n);
+    struct engine_news *n = e->unsent ? NULL : calloc(1, sizeof *n);
 
     if (!n)
         return; /* tried again in the next poll */
     n->kind = NEWS_RESULT;
-    n->result = step_result(&e->step, &n->result_bytes);
-    tell(e, n);
+    if (e->step.state == STEP_REPLY)
+        n->result = step_result(&e->step, &n->result_bytes);
+    e->unsent = n;
+    send_result(e);
 }
 
 /* ---- orders */
@@ -112,6 +117,22 @@ static void begin_step(struct worker_engine *e, Dk__NextStepReply *reply)
     /* The plan changed while the step was on its way: the coordinator will form it again. */
     dk_log(DK_LOG_WARN, "step.dropped", "step=%llu", (unsigned long long)reply->step->step_id);
     protobuf_c_message_free_unpacked(&reply->base, NULL);
+    hand_in_result(e);
+}
+
+static void follow_links(struct worker_engine *e, const struct engine_order *o)
+{
+    uint64_t changed = worker_links_follow(&e->links, o->links, o->link_count);
+    struct dk_err err = {0};
+
+    if (!changed)
+        return;
+    e->report_due_us = 0;
+    for (uint32_t i = 0; i < WORKER_LINKS_MAX; i++)
+        if (changed >> i & 1)
+            loader_on_link_lost(&e->loader, i);
+    if (e->step.state == STEP_AWAIT_DUCKS && fanout_check(&e->step.fanout, &err) < 0)
+        step_fail(&e->step, &err);
 }
 
 static bool take_orders(struct worker_engine *e)
@@ -123,8 +144,7 @@ static bool take_orders(struct worker_engine *e)
     if (o->kind == ORDER_STEP) {
         begin_step(e, o->step);
     } else {
-        if (worker_links_follow(&e->links, o->links, o->link_count))
-            e->report_due_us = 0;
+        follow_links(e, o);
         if (o->plan.epoch && o->plan.epoch != e->plan.epoch)
             begin_plan(e, &o->plan);
     }
@@ -183,10 +203,11 @@ static bool poll_once(void *ctx, uint64_t now_us)
     worked |= step_run(&e->step, now_us);
     worked |= loader_poll(&e->loader, now_us);
     worked |= take_orders(e);
-    if (e->step.state == STEP_REPLY) {
+    if (e->step.state == STEP_REPLY && !e->unsent) {
         hand_in_result(e);
         worked = true;
     }
+    send_result(e);
     report(e, now_us);
     return worked;
 }
@@ -269,6 +290,7 @@ void worker_engine_close(struct worker_engine *e)
         free(o);
     }
     dk_mailbox_close(e->orders);
+    engine_news_free(e->unsent);
     step_close(&e->step);
     loader_stop(&e->loader);
     worker_model_close(&e->model);

@@ -57,6 +57,7 @@ struct worker_engine {
     struct dk_err plan_err; /* why the plan could not even be begun */
     struct dk_arena arena;
     struct dk_mailbox *orders, *news;
+    struct engine_news *unsent;  /* a result that the mailbox had no room for */
     uint64_t report_due_us;
     struct dk_loop_poll loop;
 };

@@ -82,22 +82,23 @@ static bool link_follow(struct worker_links *l, uint32_t index, const struct wor
     return true;
 }
 
-bool worker_links_follow(struct worker_links *l, const struct worker_link_order *orders, uint32_t count)
+uint64_t worker_links_follow(struct worker_links *l, const struct worker_link_order *orders, uint32_t count)
 {
-    bool wanted[WORKER_LINKS_MAX] = {false}, changed = false;
+    uint64_t wanted = 0, changed = 0;
 
+    _Static_assert(WORKER_LINKS_MAX <= 64, "member indexes are bits of one word");
     for (uint32_t i = 0; i < count; i++)
         if (orders[i].member_index < WORKER_LINKS_MAX)
-            wanted[orders[i].member_index] = true;
+            wanted |= (uint64_t)1 << orders[i].member_index;
     for (uint32_t i = 0; i < WORKER_LINKS_MAX; i++)
-        if (l->link[i].wanted && !wanted[i]) {
+        if (l->link[i].wanted && !(wanted >> i & 1)) {
             dk_log(DK_LOG_INFO, "link.down", "duck=%s index=%u", l->link[i].name, i);
             link_close(l, &l->link[i]);
-            changed = true;
+            changed |= (uint64_t)1 << i;
         }
     for (uint32_t i = 0; i < count; i++)
-        if (orders[i].member_index < WORKER_LINKS_MAX)
-            changed |= link_follow(l, orders[i].member_index, &orders[i]);
+        if (orders[i].member_index < WORKER_LINKS_MAX && link_follow(l, orders[i].member_index, &orders[i]))
+            changed |= (uint64_t)1 << orders[i].member_index;
     return changed;
 }
 

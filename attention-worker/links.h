@@ -37,9 +37,9 @@ struct worker_link_order {
 
 void worker_links_init(struct worker_links *l, struct dk_endpoint *e, const struct worker_options *o,
                        const struct dk_identity *id);
-/* Opens and closes ports and peers so that exactly these ducks can be reached. A duck with a new instance gets a new
- * peer. True if anything changed. */
-bool worker_links_follow(struct worker_links *l, const struct worker_link_order *orders, uint32_t count);
+/* Opens and closes ports and peers so that exactly these ducks can be reached. A duck with a new instance gets a new peer.
+ * Returns the member indexes whose peer was removed or made anew, as bits: what was outstanding there is lost. */
+uint64_t worker_links_follow(struct worker_links *l, const struct worker_link_order *orders, uint32_t count);
 /* A dead peer: made anew, so that the same duck may answer again. Returns its link index or -ENOENT. */
 int worker_links_peer_lost(struct worker_links *l, uint32_t peer);
 /* The link of a duck that can be sent to, or NULL. */

@@ -442,10 +442,12 @@ int loader_on_event(struct loader *l, const struct dk_transport_event *event, st
             if (event->type != DK_EVENT_RESPONSE || l->state != LOADER_FEEDING)
                 return 0; /* a dead peer: loader_on_link_lost follows */
             rc = check_reply(l, s, event, arena);
-            if (rc < 0)
+            if (rc < 0) {
                 fail(l, rc);
-            else
-                l->bytes_done += p->weight_bytes;
+                return 0;
+            }
+            l->slots[s].bytes_done += p->weight_bytes;
+            l->bytes_done += p->weight_bytes;
             return 0;
         }
     }
@@ -462,6 +464,8 @@ void loader_on_link_lost(struct loader *l, uint32_t member_index)
 
             slot->layer = slot->expert = slot->row = 0;
             slot->all_sent = false;
+            l->bytes_done -= slot->bytes_done;
+            slot->bytes_done = 0;
             for (uint32_t i = 0; i < LOADER_IN_FLIGHT; i++)
                 slot->pieces[i].busy = false;
         }

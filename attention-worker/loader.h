@@ -22,6 +22,7 @@ struct loader_slot {
     /* the next piece to send */
     uint32_t layer, expert, row;
     bool all_sent;
+    uint64_t bytes_done;
     struct loader_piece pieces[LOADER_IN_FLIGHT];
 };
 

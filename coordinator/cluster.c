@@ -22,6 +22,8 @@ static void state_set(struct dk_coordinator *c, Dk__ClusterState to, Dk__Code co
         dk_log(to == DK__CLUSTER_STATE__FAILED || to == DK__CLUSTER_STATE__DEGRADED ? DK_LOG_WARN : DK_LOG_INFO,
                "cluster.state", "from=%s to=%s epoch=%llu text=\"%s\"", state_name(c->state), state_name(to),
                c->plan ? (unsigned long long)c->plan->epoch : 0ull, text);
+    if (to == DK__CLUSTER_STATE__READY && c->state != to)
+        c->ready_us = c->now_us;
     c->state = to;
     c->error_code = code;
     snprintf(c->error_text, sizeof c->error_text, "%s", text);

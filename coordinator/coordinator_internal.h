@@ -38,7 +38,7 @@ enum dk_parked_kind { DK_PARKED_READ, DK_PARKED_NEXT_STEP, DK_PARKED_STATUS };
 struct dk_parked {
     enum dk_parked_kind kind;
     void *call;
-    uint64_t deadline_us;
+    uint64_t since_us, deadline_us;
     uint64_t sequence_id, cursor; /* READ */
     char worker[64];              /* NEXT_STEP */
     uint32_t instance;
@@ -59,6 +59,7 @@ struct dk_coordinator {
     bool has_model;
     struct dk_served_model model;
     Dk__ClusterState state;
+    uint64_t ready_us;   /* when it became READY last */
     Dk__Code error_code; /* why FAILED or DEGRADED, or what LOADING waits for; OK: nothing */
     char error_text[500];
     Dk__Plan *plan;           /* NULL: none */

@@ -9,6 +9,7 @@ void dk_park(struct dk_coordinator *c, struct dk_parked *p, uint32_t wait_ms)
 {
     uint64_t wait_us = 1000ull * (wait_ms < DK_WAIT_MS_MAX ? wait_ms : DK_WAIT_MS_MAX);
 
+    p->since_us = c->now_us;
     p->deadline_us = c->parked_count < c->options.parked_max ? c->now_us + wait_us : c->now_us;
     c->parked[c->parked_count++] = *p;
     if (p->kind == DK_PARKED_READ)

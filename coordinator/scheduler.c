@@ -34,7 +34,7 @@ void dk_schedule_new_worker(struct dk_coordinator *c)
     c->step = NULL;
 }
 
-/* The worker does not have the step any more: it will not be done. */
+/* The step was not done and will not be: the worker does not have it any more, or could not do it. */
 static void step_drop(struct dk_coordinator *c)
 {
     dk_log(DK_LOG_INFO, "step.drop", "step=%llu epoch=%llu", (unsigned long long)c->step->step_id,
@@ -207,6 +207,13 @@ fail:
     return NULL;
 }
 
+/* The step failed because a node was lost, and that node is back by now: the new epoch does the same work again, so no
+ * sequence has to end. */
+static bool overtaken(const struct dk_coordinator *c, const Dk__StepResult *r)
+{
+    return r->error && r->error->code == DK__CODE__UNAVAILABLE && c->step->plan_epoch != c->plan->epoch;
+}
+
 void dk_next_step_handle(struct dk_coordinator *c, void *call, const Dk__NextStepRequest *q, struct dk_outbox *out)
 {
     struct dk_member *worker = dk_member_worker(c);
@@ -227,11 +234,13 @@ void dk_next_step_handle(struct dk_coordinator *c, void *call, const Dk__NextSte
     /* Only one call of the worker waits: an earlier one was given up. */
     dk_parked_drop_next_step(c, out);
     if (ours && c->step && c->step_instance == q->instance) {
-        if (q->result && q->result->step_id == c->step->step_id) {
+        bool result = q->result && q->result->step_id == c->step->step_id;
+
+        if (result && !overtaken(c, q->result)) {
             dk_step_result_apply(c, q->result);
             dk_message_free(c->step);
             c->step = NULL;
-        } else if (c->step->plan_epoch != p.plan_epoch) {
+        } else if (result || c->step->plan_epoch != p.plan_epoch) {
             step_drop(c);
         }
     }
@@ -243,6 +252,9 @@ bool dk_next_step_serve(struct dk_coordinator *c, const struct dk_parked *p, boo
     struct dk_member *worker = dk_member_worker(c);
     Dk__NextStepReply *r;
 
+    /* A call from before the plan was ready names an older epoch: the worker asks again with the new one. */
+    if (c->state == DK__CLUSTER_STATE__READY && p->plan_epoch != c->plan->epoch && p->since_us < c->ready_us)
+        late = true;
     /* A worker that the membership does not know, or whose plan is another one, waits. */
     if (worker && worker->beat->node->address->instance == p->instance && c->plan && c->plan->epoch == p->plan_epoch &&
         !c->step && c->state == DK__CLUSTER_STATE__READY && c->worker_instance == p->instance) {

@@ -32,25 +32,27 @@ static void matmul_part(void *arg, uint32_t part, uint32_t parts)
     const struct dk_matrix *w = a->w;
     uint32_t begin, end;
 
-    dk_exec_range(dk_matrix_panels(w->rows), part, parts, &begin, &end);
-    for (uint32_t p = begin; p < end; p += 2) {
-        struct dk_panels panels = dk_matrix_take(w, p, minimum(end - p, 2));
+    dk_exec_range(dk_matrix_pairs(w->rows), part, parts, &begin, &end);
+    for (uint32_t pair = begin; pair < end;) {
+        uint32_t count = minimum(end - pair, a->n < DK_BATCH ? DK_BATCH / a->n : 1);
+        struct dk_pairs p = dk_matrix_take(w, pair, count);
 
-        for (uint32_t i = 0; i < a->n; i += DK_PANEL_BATCH) {
-            _Alignas(64) float out[2 * DK_PANEL_BATCH][DK_PANEL_ROWS];
-            const float *x[DK_PANEL_BATCH];
-            uint32_t n = minimum(a->n - i, DK_PANEL_BATCH);
+        for (uint32_t i = 0; i < a->n; i += DK_BATCH) {
+            _Alignas(64) float out[DK_BATCH][DK_PAIR_ROWS];
+            const float *x[DK_BATCH];
+            uint32_t n = minimum(a->n - i, DK_BATCH);
 
             for (uint32_t j = 0; j < n; j++)
                 x[j] = a->x + (i + j) * a->ldx;
-            a->k->panels[w->type](&panels, n, x, out);
-            for (uint32_t j = 0; j < panels.count * n; j++) {
-                uint32_t row = (p + j / n) * DK_PANEL_ROWS;
+            a->k->pairs[w->type](&p, n, x, out);
+            for (uint32_t j = 0; j < count * n; j++) {
+                uint32_t row = (pair + j / n) * DK_PAIR_ROWS;
 
                 memcpy(a->y + (i + j % n) * a->ldy + row, out[j],
-                       minimum(w->rows - row, DK_PANEL_ROWS) * sizeof(float));
+                       minimum(w->rows - row, DK_PAIR_ROWS) * sizeof(float));
             }
         }
+        pair += count;
     }
 }
 
@@ -59,6 +61,8 @@ void dk_matmul(const struct dk_kernels *k, struct dk_exec *e, const struct dk_ma
 {
     struct matmul a = {k, w, n, x, ldx, y, ldy};
 
+    if (!n)
+        return;
     if (dk_matrix_data_bytes(w->type, w->rows, w->cols) * n < INLINE_BYTES)
         matmul_part(&a, 0, 1);
     else

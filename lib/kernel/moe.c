@@ -3,7 +3,7 @@
  *
  * The (row, expert) pairs are sorted by expert. First phase: h = silu(gate x) * (up x), for every pair; the work is cut in units of
  * one gate panel and its up panel of one expert, which all threads share as equally as rows and bytes allow. Second phase:
- * each thread owns panels of the down projection, the same ones of every expert, goes through the experts in rising
+ * each thread owns rows of the down projection, the same ones of every expert, goes through the experts in rising
  * order and adds weight * (down h) to y. So an output is summed by one thread in the order of expert ids, whatever the
  * number of threads and rows; and each expert's weights are read once for all its rows. */
 #include "kernel/kernel.h"
@@ -81,66 +81,70 @@ static void gate_up_phase(struct moe *m, uint32_t part, uint32_t parts, const ui
     uint64_t total = m->groups ? m->group[m->groups - 1].cost_end : 0;
     uint32_t begin = unit_at_cost(m, total * part / parts), end = unit_at_cost(m, total * (part + 1) / parts);
 
-    for (uint32_t unit = begin; unit < end; unit++) {
-        const struct group *g = &m->group[unit / m->panels];
+    while (begin < end) {
+        const struct group *g = &m->group[begin / m->panels];
         const struct dk_matrix *w = &m->experts[g->expert].gate_up;
-        uint32_t panel = unit % m->panels;
-        struct dk_panels p = dk_matrix_take(w, 2 * panel, 2);
+        uint32_t panel = begin % m->panels, rows = minimum(g->end - g->begin, DK_BATCH);
+        uint32_t count = minimum(minimum(end - begin, m->panels - panel), DK_BATCH / rows);
+        struct dk_pairs p = dk_matrix_take(w, panel, count);
 
-        if (unit + 1 == end)
+        begin += count;
+        if (begin == end)
             p.next = after;
-        else if (panel + 1 == m->panels)
+        else if (begin % m->panels == 0)
             p.next = m->experts[g[1].expert].gate_up.data;
-        for (uint32_t pair = g->begin; pair < g->end; pair += DK_PANEL_BATCH) {
-            _Alignas(64) float out[2 * DK_PANEL_BATCH][DK_PANEL_ROWS];
-            const float *x[DK_PANEL_BATCH];
-            uint32_t n = minimum(g->end - pair, DK_PANEL_BATCH);
+        for (uint32_t pair = g->begin; pair < g->end; pair += DK_BATCH) {
+            _Alignas(64) float out[DK_BATCH][DK_PAIR_ROWS];
+            const float *x[DK_BATCH];
+            uint32_t n = minimum(g->end - pair, DK_BATCH);
 
             for (uint32_t i = 0; i < n; i++)
                 x[i] = m->x + (size_t)m->pair_row[pair + i] * m->hidden;
-            m->k->panels[w->type](&p, n, x, out);
-            for (uint32_t i = 0; i < n; i++)
-                m->k->silu_mul(DK_PANEL_ROWS, out[i], out[n + i],
-                               m->h + (pair + i) * m->h_stride + panel * DK_PANEL_ROWS);
+            m->k->pairs[w->type](&p, n, x, out);
+            for (uint32_t i = 0; i < count * n; i++)
+                m->k->silu_mul(DK_PANEL_ROWS, out[i], out[i] + DK_PANEL_ROWS,
+                               m->h + (pair + i % n) * m->h_stride + (panel + i / n) * DK_PANEL_ROWS);
         }
     }
 }
 
-/* Adds weight * (down h) of up to two panels for `n` pairs. */
-static void down_batch(struct moe *m, const struct dk_panels *p, enum dk_dtype type, uint32_t panel, uint32_t pair,
-                       uint32_t n)
+/* Adds weight * (down h) of some pairs of panels for up to DK_BATCH rows that begin at `at`. */
+static void down_batch(struct moe *m, const struct dk_pairs *p, enum dk_dtype type, uint32_t first, uint32_t at, uint32_t n)
 {
-    _Alignas(64) float out[2 * DK_PANEL_BATCH][DK_PANEL_ROWS];
-    const float *h[DK_PANEL_BATCH];
+    _Alignas(64) float out[DK_BATCH][DK_PAIR_ROWS];
+    const float *h[DK_BATCH];
 
     for (uint32_t i = 0; i < n; i++)
-        h[i] = m->h + (pair + i) * m->h_stride;
-    m->k->panels[type](p, n, h, out);
+        h[i] = m->h + (at + i) * m->h_stride;
+    m->k->pairs[type](p, n, h, out);
     for (uint32_t i = 0; i < p->count * n; i++) {
-        uint32_t row = (panel + i / n) * DK_PANEL_ROWS, at = pair + i % n;
+        uint32_t row = (first + i / n) * DK_PAIR_ROWS, j = at + i % n;
 
-        m->k->axpy(minimum(m->hidden - row, DK_PANEL_ROWS), m->pair_weight[at], out[i],
-                   m->y + (size_t)m->pair_row[at] * m->hidden + row);
+        m->k->axpy(minimum(m->hidden - row, DK_PAIR_ROWS), m->pair_weight[j], out[i],
+                   m->y + (size_t)m->pair_row[j] * m->hidden + row);
     }
 }
 
 static void down_phase(struct moe *m, uint32_t begin, uint32_t end)
 {
-    uint32_t first = begin * DK_PANEL_ROWS, last = minimum(end * DK_PANEL_ROWS, m->hidden);
+    uint32_t first = begin * DK_PAIR_ROWS, last = minimum(end * DK_PAIR_ROWS, m->hidden);
 
     for (uint32_t i = 0; i < m->n && first < last; i++)
         memset(m->y + (size_t)i * m->hidden + first, 0, (last - first) * sizeof(float));
-    for (uint32_t at = 0; at < m->groups; at++) {
-        const struct group *g = &m->group[at];
+    for (uint32_t i = 0; i < m->groups; i++) {
+        const struct group *g = &m->group[i];
         const struct dk_matrix *w = &m->experts[g->expert].down;
+        uint32_t rows = minimum(g->end - g->begin, DK_BATCH), count;
 
-        for (uint32_t panel = begin; panel < end; panel += 2) {
-            struct dk_panels p = dk_matrix_take(w, panel, minimum(end - panel, 2));
+        for (uint32_t pair = begin; pair < end; pair += count) {
+            struct dk_pairs p;
 
-            if (panel + p.count == end && at + 1 < m->groups)
+            count = minimum(end - pair, DK_BATCH / rows);
+            p = dk_matrix_take(w, pair, count);
+            if (pair + count == end && i + 1 < m->groups)
                 p.next = dk_matrix_take(&m->experts[g[1].expert].down, begin, 1).data;
-            for (uint32_t pair = g->begin; pair < g->end; pair += DK_PANEL_BATCH)
-                down_batch(m, &p, w->type, panel, pair, minimum(g->end - pair, DK_PANEL_BATCH));
+            for (uint32_t at = g->begin; at < g->end; at += DK_BATCH)
+                down_batch(m, &p, w->type, pair, at, minimum(g->end - at, DK_BATCH));
         }
     }
 }
@@ -151,7 +155,7 @@ static void moe_part(void *arg, uint32_t part, uint32_t parts)
     uint32_t begin, end;
     const uint8_t *after;
 
-    dk_exec_range(dk_matrix_panels(m->hidden), part, parts, &begin, &end);
+    dk_exec_range(dk_matrix_pairs(m->hidden), part, parts, &begin, &end);
     after = m->groups ? dk_matrix_take(&m->experts[m->group[0].expert].down, begin, 1).data : NULL;
     gate_up_phase(m, part, parts, after);
     dk_exec_barrier(m->e, part);

@@ -2,9 +2,12 @@
 /* Packed weights: layout, memory, and the way from a checkpoint's rows to panels.
  *
  * A panel holds 32 rows, column after column, so that a vector's lanes are rows: a column is widened and multiplied
- * by one x, nothing is added across lanes, and the memory of a matrix is read in one sequential stream.
+ * by one x, nothing is added across lanes, and the memory of a matrix is read in one sequential stream. Two panels, a pair, share
+ * their columns: 32 elements of the even panel, 32 of the odd one. An FP8 column of a pair is then a cache line, and there are
+ * enough independent sums to hide the latency of the multiply-adds. An odd last panel is paired with zeros. Some bytes behind the
+ * last column belong to the block: kernels widen ahead.
  *
- * Order inside a column. FP8 and bf16 are widened by looking at two neighbours as one word (16 and 32 bits): the low
+ * Order inside a panel's column. FP8 and bf16 are widened by looking at two neighbours as one word (16 and 32 bits): the low
  * element of a word goes into one vector, the high one into another. So element 2i of a column is row i and element
  * 2i + 1 is row 16 + i: both vectors come out with their rows in order. fp32 needs no widening: element i is row i. */
 #include "kernel/kernel.h"
@@ -35,7 +38,7 @@ enum dk_dtype dk_matrix_packed_type(enum dk_dtype source_type)
 
 size_t dk_matrix_data_bytes(enum dk_dtype packed_type, uint32_t rows, uint32_t cols)
 {
-    return (size_t)dk_matrix_panels(rows) * cols * DK_PANEL_ROWS * dk_dtype_bytes(packed_type);
+    return (size_t)dk_matrix_pairs(rows) * cols * DK_PAIR_ROWS * dk_dtype_bytes(packed_type);
 }
 
 static uint32_t first_run(uint32_t cols, uint32_t col_origin)
@@ -54,7 +57,7 @@ static uint32_t run_count(uint32_t cols, uint32_t col_origin)
 
 size_t dk_matrix_scale_count(uint32_t rows, uint32_t cols, uint32_t col_origin)
 {
-    return (size_t)dk_matrix_panels(rows) * run_count(cols, col_origin);
+    return (size_t)dk_matrix_pairs(rows) * 2 * run_count(cols, col_origin);
 }
 
 /* Zeroed. A big block is a mapping of its own in huge pages, if there are any: a stream of weights then asks for a
@@ -99,7 +102,7 @@ int dk_matrix_alloc(struct dk_matrix *m, enum dk_dtype packed_type, uint32_t row
         .run_first = first_run(cols, col_origin),
         .runs = run_count(cols, col_origin),
     };
-    m->data = block_alloc(dk_matrix_data_bytes(packed_type, rows, cols));
+    m->data = block_alloc(dk_matrix_data_bytes(packed_type, rows, cols) + DK_DATA_SLACK);
     m->scales = dk_alloc_aligned(count, sizeof(float));
     if (!m->data || !m->scales) {
         dk_matrix_free(m);
@@ -112,7 +115,7 @@ int dk_matrix_alloc(struct dk_matrix *m, enum dk_dtype packed_type, uint32_t row
 
 void dk_matrix_free(struct dk_matrix *m)
 {
-    block_free(m->data, dk_matrix_data_bytes(m->type, m->rows, m->cols));
+    block_free(m->data, dk_matrix_data_bytes(m->type, m->rows, m->cols) + DK_DATA_SLACK);
     free(m->scales);
     memset(m, 0, sizeof *m);
 }
@@ -233,14 +236,14 @@ static int pack(const struct target *t, const struct dk_matrix_source *src, stru
     for (uint32_t row = t->row_begin; row < t->row_end; row += DK_PANEL_ROWS) {
         uint32_t rows = t->row_end - row < DK_PANEL_ROWS ? t->row_end - row : DK_PANEL_ROWS;
         uint32_t panel = t->first + t->step * (row / DK_PANEL_ROWS);
-        uint8_t *to = m->data + ((size_t)panel * m->cols + t->col_begin) * column_bytes;
+        uint8_t *to = m->data + (((size_t)(panel / 2) * m->cols + t->col_begin) * 2 + panel % 2) * column_bytes;
         const uint8_t *from =
             (const uint8_t *)src->data + (size_t)(row - t->row_begin) * src->row_stride * from_size;
 
         for (uint32_t col = t->col_begin; col < t->col_end; col++) {
             if (pack_column(to, src, m->type, from, rows))
                 return nan_error(t, src, row, rows, col, from, err);
-            to += column_bytes;
+            to += 2 * column_bytes;
             from += from_size;
         }
     }
@@ -313,6 +316,6 @@ uint64_t dk_ffn_bytes(const struct dk_ffn *f)
 
     for (int i = 0; i < 2; i++)
         bytes += dk_matrix_data_bytes(m[i]->type, m[i]->rows, m[i]->cols) +
-                 (uint64_t)dk_matrix_panels(m[i]->rows) * m[i]->runs * sizeof(float);
+                 (uint64_t)dk_matrix_pairs(m[i]->rows) * 2 * m[i]->runs * sizeof(float);
     return bytes;
 }

@@ -74,8 +74,9 @@ struct dk_net_ops {
     int (*open)(const struct dk_net_config *config, struct dk_net **out, struct dk_err *err);
     void (*close)(struct dk_net *net);
     /* *port: index below ports_max. mac and mtu: what the port has or takes (mtu: largest IPv4 packet).
-     * -ENOENT: virtio_user and its socket is not there (try again later); -ENODEV: no such interface;
-     * -EPERM; -ENOSPC. */
+     * -ENOENT: virtio_user and its socket is not there or not served (try again later); -EADDRINUSE: vhost, and
+     * another living process serves the socket or owns the bell; -ENODEV: no such interface; -EPERM; -ENOSPC;
+     * -EINVAL. */
     int (*port_add)(struct dk_net *net, const struct dk_port_spec *spec, uint32_t *port, uint8_t mac[6],
                     uint32_t *mtu, struct dk_err *err);
     void (*port_remove)(struct dk_net *net, uint32_t port);
@@ -88,7 +89,7 @@ struct dk_net_ops {
     void (*send)(struct dk_net *net, struct dk_frame *f);
     void (*flush)(struct dk_net *net);
     /* Called when a poll found no work: yields for about 50 us in all, then parks until a frame may have come,
-     * dk_net_wake() was called, or deadline_us (monotonic). May return early for no reason. worked: the poll before
+     * wake() was called, or deadline_us (monotonic; a millisecond late at most). May return early for no reason. worked: the poll before
      * this call found work (resets the spinning time). */
     void (*wait)(struct dk_net *net, bool worked, uint64_t now_us, uint64_t deadline_us);
     void (*wake)(struct dk_net *net); /* any thread: ends a wait in progress or the next one */

@@ -71,6 +71,14 @@ class Cluster:
     def json(self, *args):
         return json.loads(self.ctl(*args, "--json").stdout)
 
+    def refused(self, *args, expect=1, **kw):
+        """The command must fail with one JSON object {"error": {"code", "text"}}. -> code, text"""
+        p = self.ctl(*args, "--json", expect=expect, **kw)
+        e = json.loads(p.stdout)
+        assert list(e) == ["error"] and sorted(e["error"]) == ["code", "text"] and not p.stderr, p
+        assert e["error"]["text"], p
+        return e["error"]["code"], e["error"]["text"]
+
     def __enter__(self):
         try:
             self.ctl("local", "up", "--model", self.model, "--ducks", self.ducks, *self.options)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A model that was really trained, bf16 and FP8: the environment variable DUCK_SMOLLM2 names the folder that holds
- * BF16/ and FP8/ (tests/fixtures/smollm2/README.md says how they are made). Without it the program exits with 77:
- * skipped. */
+ * BF16/ and FP8/ (`tools/smollm2 DIR` makes it). Without it the program exits with 77: skipped. */
 #include "attention-worker/sampler.h"
 #include "golden_file.h"
 #include "local_model.h"

@@ -50,41 +50,44 @@ static void widen_f32(const uint8_t *column, float *w)
     memcpy(w, column, DK_PANEL_ROWS * sizeof *w);
 }
 
-static void panels(const struct dk_panels *p, uint32_t n, const float *const *x, float (*out)[DK_PANEL_ROWS],
-                   void (*widen)(const uint8_t *column, float *w), size_t column_bytes)
+static void pairs(const struct dk_pairs *p, uint32_t n, const float *const *x, float (*out)[DK_PAIR_ROWS],
+                  void (*widen)(const uint8_t *column, float *w), size_t panel_bytes)
 {
-    for (uint32_t i = 0; i < p->count * n; i++) {
-        const uint8_t *data = p->data + i / n * p->cols * column_bytes;
-        const float *scales = p->scales + i / n * p->runs, *xi = x[i % n];
+    memset(out, 0, p->count * n * sizeof *out);
+    for (uint32_t i = 0; i < p->count * n * 2; i++) { /* panels of all rows of x */
+        uint32_t pair = i / 2 / n, panel = i % 2, row = i / 2 % n;
+        const uint8_t *column = p->data + ((size_t)pair * p->cols * 2 + panel) * panel_bytes;
+        const float *scales = p->scales + (pair * 2 + panel) * p->runs;
+        float *sum = out[i / 2] + panel * DK_PANEL_ROWS;
         uint32_t col = 0, end = p->run_first;
 
-        memset(out[i], 0, sizeof out[i]);
         for (uint32_t run = 0; run < p->runs; run++) {
             float chain[DK_PANEL_ROWS] = {0}, w[DK_PANEL_ROWS];
 
             for (; col < end; col++) {
-                widen(data + col * column_bytes, w);
+                widen(column, w);
+                column += 2 * panel_bytes;
                 for (uint32_t lane = 0; lane < DK_PANEL_ROWS; lane++)
-                    chain[lane] = fmaf(w[lane], xi[col], chain[lane]);
+                    chain[lane] = fmaf(w[lane], x[row][col], chain[lane]);
             }
             for (uint32_t lane = 0; lane < DK_PANEL_ROWS; lane++)
-                out[i][lane] = fmaf(chain[lane], scales[run], out[i][lane]);
+                sum[lane] = fmaf(chain[lane], scales[run], sum[lane]);
             end = p->cols - col < DK_RUN_COLS ? p->cols : col + DK_RUN_COLS;
         }
     }
 }
 
-void dk_panels_f8_ref(const struct dk_panels *p, uint32_t n, const float *const *x, float (*out)[DK_PANEL_ROWS])
+void dk_pairs_f8_ref(const struct dk_pairs *p, uint32_t n, const float *const *x, float (*out)[DK_PAIR_ROWS])
 {
-    panels(p, n, x, out, widen_f8, DK_PANEL_ROWS);
+    pairs(p, n, x, out, widen_f8, DK_PANEL_ROWS);
 }
 
-void dk_panels_bf16_ref(const struct dk_panels *p, uint32_t n, const float *const *x, float (*out)[DK_PANEL_ROWS])
+void dk_pairs_bf16_ref(const struct dk_pairs *p, uint32_t n, const float *const *x, float (*out)[DK_PAIR_ROWS])
 {
-    panels(p, n, x, out, widen_bf16, DK_PANEL_ROWS * 2);
+    pairs(p, n, x, out, widen_bf16, DK_PANEL_ROWS * 2);
 }
 
-void dk_panels_f32_ref(const struct dk_panels *p, uint32_t n, const float *const *x, float (*out)[DK_PANEL_ROWS])
+void dk_pairs_f32_ref(const struct dk_pairs *p, uint32_t n, const float *const *x, float (*out)[DK_PAIR_ROWS])
 {
-    panels(p, n, x, out, widen_f32, DK_PANEL_ROWS * 4);
+    pairs(p, n, x, out, widen_f32, DK_PANEL_ROWS * 4);
 }

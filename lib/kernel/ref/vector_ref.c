@@ -123,9 +123,9 @@ static uint64_t read_ref(const void *data, size_t bytes)
 
 void dk_kernels_fill_ref(struct dk_kernels *k)
 {
-    k->panels[DK_F8_E4M3] = dk_panels_f8_ref;
-    k->panels[DK_BF16] = dk_panels_bf16_ref;
-    k->panels[DK_F32] = dk_panels_f32_ref;
+    k->pairs[DK_F8_E4M3] = dk_pairs_f8_ref;
+    k->pairs[DK_BF16] = dk_pairs_bf16_ref;
+    k->pairs[DK_F32] = dk_pairs_f32_ref;
     k->dot = dot_ref;
     k->axpy = axpy_ref;
     k->scale_mul = scale_mul_ref;

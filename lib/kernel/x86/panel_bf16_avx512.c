@@ -4,20 +4,20 @@
 #include <stdint.h>
 
 #define ELEMENT_BYTES 2
-#define STEP          1
 
-static inline __attribute__((always_inline)) void widen_column(const uint8_t *p, __m512 *w)
+static inline __attribute__((always_inline)) void widen_column(const uint8_t *column, __m512 *w)
 {
-    __m512i v = _mm512_loadu_si512(p);
+    for (int panel = 0; panel < 2; panel++) {
+        __m512i v = _mm512_loadu_si512(column + 64 * panel);
 
-    w[0] = _mm512_castsi512_ps(_mm512_slli_epi32(v, 16));
-    w[1] = _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000)));
+        w[2 * panel] = _mm512_castsi512_ps(_mm512_slli_epi32(v, 16));
+        w[2 * panel + 1] = _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000)));
+    }
 }
 
-#define widen_step widen_column
 #include "kernel/x86/panel_avx512.h"
 
-void dk_panels_bf16_avx512(const struct dk_panels *p, uint32_t n, const float *const *x, float (*out)[DK_PANEL_ROWS])
+void dk_pairs_bf16_avx512(const struct dk_pairs *p, uint32_t n, const float *const *x, float (*out)[DK_PAIR_ROWS])
 {
-    panels(p, n, x, out);
+    pairs(p, n, x, out);
 }

@@ -187,9 +187,9 @@ static void rope_halves_avx2(uint32_t n, float *x, const float *cosine, const fl
 
 void dk_kernels_fill_avx2(struct dk_kernels *k)
 {
-    k->panels[DK_F8_E4M3] = dk_panels_f8_avx2;
-    k->panels[DK_BF16] = dk_panels_bf16_avx2;
-    k->panels[DK_F32] = dk_panels_f32_avx2;
+    k->pairs[DK_F8_E4M3] = dk_pairs_f8_avx2;
+    k->pairs[DK_BF16] = dk_pairs_bf16_avx2;
+    k->pairs[DK_F32] = dk_pairs_f32_avx2;
     k->dot = dot_avx2;
     k->axpy = axpy_avx2;
     k->scale_mul = scale_mul_avx2;

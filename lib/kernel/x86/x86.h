@@ -2,31 +2,40 @@
 #ifndef DK_KERNEL_X86_H
 #define DK_KERNEL_X86_H
 
+#include <stddef.h>
+
 #include "kernel/kernel_internal.h"
 
-void dk_panels_f8_avx2(const struct dk_panels *p, uint32_t n, const float *const *x, float (*out)[DK_PANEL_ROWS]);
-void dk_panels_bf16_avx2(const struct dk_panels *p, uint32_t n, const float *const *x, float (*out)[DK_PANEL_ROWS]);
-void dk_panels_f32_avx2(const struct dk_panels *p, uint32_t n, const float *const *x, float (*out)[DK_PANEL_ROWS]);
+void dk_pairs_f8_avx2(const struct dk_pairs *p, uint32_t n, const float *const *x, float (*out)[DK_PAIR_ROWS]);
+void dk_pairs_bf16_avx2(const struct dk_pairs *p, uint32_t n, const float *const *x, float (*out)[DK_PAIR_ROWS]);
+void dk_pairs_f32_avx2(const struct dk_pairs *p, uint32_t n, const float *const *x, float (*out)[DK_PAIR_ROWS]);
 uint64_t dk_read_avx2(const void *data, size_t bytes);
 
-void dk_panels_f8_avx512(const struct dk_panels *p, uint32_t n, const float *const *x, float (*out)[DK_PANEL_ROWS]);
-void dk_panels_bf16_avx512(const struct dk_panels *p, uint32_t n, const float *const *x, float (*out)[DK_PANEL_ROWS]);
-void dk_panels_f32_avx512(const struct dk_panels *p, uint32_t n, const float *const *x, float (*out)[DK_PANEL_ROWS]);
+void dk_pairs_f8_avx512(const struct dk_pairs *p, uint32_t n, const float *const *x, float (*out)[DK_PAIR_ROWS]);
+void dk_pairs_bf16_avx512(const struct dk_pairs *p, uint32_t n, const float *const *x, float (*out)[DK_PAIR_ROWS]);
+void dk_pairs_f32_avx512(const struct dk_pairs *p, uint32_t n, const float *const *x, float (*out)[DK_PAIR_ROWS]);
 uint64_t dk_read_avx512(const void *data, size_t bytes);
 
-/* Where to prefetch from for the columns that begin `offset` bytes into a panel: DK_PREFETCH_BYTES further on in the stream of
- * such panels, which goes on at p->next. For the second of two panels add panel_bytes. */
-static inline const char *dk_prefetch_base(const struct dk_panels *p, size_t offset, size_t panel_bytes)
-{
-    size_t ahead = offset + DK_PREFETCH_BYTES;
-    const uint8_t *base = p->data;
+/* The prefetch pointer: DK_PREFETCH_BYTES ahead of what is being read, through the pairs and then on to p->next. */
+struct dk_ahead {
+    const char *at, *end;
+    ptrdiff_t jump;
+};
 
-    if (ahead >= panel_bytes) {
-        base = p->next;
-        for (ahead -= panel_bytes; ahead >= panel_bytes; ahead -= panel_bytes)
-            base += p->count * panel_bytes;
+static inline struct dk_ahead dk_ahead_begin(const struct dk_pairs *p, size_t bytes)
+{
+    const char *end = (const char *)p->data + bytes;
+
+    return (struct dk_ahead){(const char *)p->data + DK_PREFETCH_BYTES, end, (const char *)p->next - end};
+}
+
+/* Before the lines at a->at are asked for. */
+static inline void dk_ahead_check(struct dk_ahead *a)
+{
+    if (a->at >= a->end) {
+        a->at += a->jump;
+        a->jump = 0;
     }
-    return (const char *)base + ahead;
 }
 
 #endif

@@ -146,6 +146,42 @@ Test(vhost, duck_outlives_killed_workers, .init = setup)
     cr_assert_eq(peer_dir_leftovers(dir, name), 0);
 }
 
+/* Connects, talks and leaves again and again in one life. */
+static int returning_duck(const struct peer_config *c, int in, int out)
+{
+    struct peer_report r = {0};
+    struct dk_net *net;
+    uint32_t port;
+
+    if (peer_open(c, &net) < 0)
+        return 1;
+    for (uint32_t i = 0; i < 10 && r.rc == 0; i++) {
+        if (peer_port_add(net, c, false, 0, &port, r.mac, &r.mtu) < 0)
+            return 2;
+        r.rc = peer_exchange(net, port, i * c->frames, c->frames, 9014, 0, 20000000, &r);
+        dk_net_dpdk.port_remove(net, port);
+    }
+    r.counters = *dk_net_dpdk.counters(net);
+    dk_net_dpdk.close(net);
+    return peer_report_send(out, &r);
+}
+
+Test(vhost, a_duck_leaves_and_comes_back, .init = setup)
+{
+    const struct peer_config w = config_of(1, 0), d = config_of(1, 300);
+    struct peer worker = peer_start(peer_worker, &w), duck = peer_start(returning_duck, &d);
+    struct peer_report rw, rd;
+    int rc;
+
+    rc = peer_stop(&duck, &rd);
+    cr_assert_eq(rc, 0, "duck ended with %d", rc);
+    cr_assert_eq(rd.frames, 10 * 300);
+    cr_assert_eq(rd.bad, 0);
+    cr_assert_eq(peer_stop(&worker, &rw), 0);
+    cr_assert_eq(rw.frames, 10 * 300);
+    cr_assert_eq(peer_dir_leftovers(dir, name), 0);
+}
+
 Test(vhost, idle_sides_park_and_are_woken, .init = setup)
 {
     const struct peer_config w = config_of(1, 0);

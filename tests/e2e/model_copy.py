@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An editable copy of a fixture's model folder, for tests that damage it."""
+import json
+import os
+import shutil
+import struct
+import tempfile
+
+from cluster import FIXTURES
+
+
+class ModelCopy:
+    """with ModelCopy("qwen3-tiny") as m: m.config(rope_theta=1)"""
+
+    def __init__(self, model):
+        self.folder = tempfile.mkdtemp(prefix="dkm", dir="/tmp")
+        for f in os.listdir(os.path.join(FIXTURES, model)):
+            path = os.path.join(FIXTURES, model, f)
+            if os.path.isfile(path):
+                shutil.copy(path, self.folder)
+                os.chmod(self.path(f), 0o644)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        shutil.rmtree(self.folder)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def remove(self, *names):
+        for n in names:
+            os.unlink(self.path(n))
+
+    def text(self, name, content):
+        with open(self.path(name), "w", encoding="utf-8") as f:
+            f.write(content)
+
+    def json(self, name, edit):
+        """edit(object) changes it, or returns another."""
+        with open(self.path(name), encoding="utf-8") as f:
+            value = json.load(f)
+        changed = edit(value)
+        self.text(name, json.dumps(value if changed is None else changed))
+
+    def config(self, *without, **fields):
+        def edit(c):
+            c.update(fields)
+            for name in without:
+                del c[name]
+        self.json("config.json", edit)
+
+    # ---- safetensors
+
+    def shards(self):
+        return sorted(f for f in os.listdir(self.folder) if f.endswith(".safetensors"))
+
+    def header(self, shard, edit):
+        """edit(header) changes the header of a shard; the data stay as they are."""
+        with open(self.path(shard), "rb") as f:
+            length = struct.unpack("<Q", f.read(8))[0]
+            header = json.loads(f.read(length))
+            data = f.read()
+        edit(header)
+        raw = json.dumps(header).encode()
+        raw += b" " * (-len(raw) % 8)
+        with open(self.path(shard), "wb") as f:
+            f.write(struct.pack("<Q", len(raw)) + raw + data)
+
+    def find(self, tensor):
+        """-> shard, first byte in the file, bytes"""
+        for shard in self.shards():
+            with open(self.path(shard), "rb") as f:
+                length = struct.unpack("<Q", f.read(8))[0]
+                t = json.loads(f.read(length)).get(tensor)
+            if t:
+                begin, end = t["data_offsets"]
+                return shard, 8 + length + begin, end - begin
+        raise KeyError(tensor)
+
+    def edit(self, tensor, **fields):
+        """Changes a tensor's entry: dtype, shape, data_offsets."""
+        self.header(self.find(tensor)[0], lambda h: h[tensor].update(fields))
+
+    def drop(self, tensor):
+        """Takes a tensor out of the header and out of the index; its bytes stay."""
+        self.header(self.find(tensor)[0], lambda h: h.pop(tensor))
+        if os.path.exists(self.path("model.safetensors.index.json")):
+            self.json("model.safetensors.index.json", lambda i: i["weight_map"].pop(tensor) and None)
+
+    def poke(self, tensor, offset, raw):
+        shard, begin, size = self.find(tensor)
+        assert offset + len(raw) <= size
+        with open(self.path(shard), "r+b") as f:
+            f.seek(begin + offset)
+            f.write(raw)
+
+    def cut(self, name, size):
+        os.truncate(self.path(name), size if size >= 0 else os.path.getsize(self.path(name)) + size)
