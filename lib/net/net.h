@@ -89,8 +89,8 @@ struct dk_net_ops {
     void (*send)(struct dk_net *net, struct dk_frame *f);
     void (*flush)(struct dk_net *net);
     /* Called when a poll found no work: yields for about 50 us in all, then parks until a frame may have come,
-     * wake() was called, or deadline_us (monotonic; a millisecond late at most). May return early for no reason. worked: the poll before
-     * this call found work (resets the spinning time). */
+     * wake() was called, or deadline_us (monotonic; a millisecond late at most). May return early for no reason.
+     * worked: the poll before this call found work (resets the spinning time). */
     void (*wait)(struct dk_net *net, bool worked, uint64_t now_us, uint64_t deadline_us);
     void (*wake)(struct dk_net *net); /* any thread: ends a wait in progress or the next one */
     const struct dk_net_counters *(*counters)(const struct dk_net *net);
