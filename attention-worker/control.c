@@ -153,6 +153,8 @@ static void copy_plan(struct worker_plan *to, const Dk__Plan *p)
     to->model_id = p->model_id;
     to->multiple_of = p->multiple_of;
     to->context = p->context;
+    to->rows_max = p->rows;
+    to->sequences_max = p->sequences;
     dk_text_copy(to->model_dir, sizeof to->model_dir, p->model_dir);
     dk_text_copy(to->backend, sizeof to->backend, p->backend && *p->backend ? p->backend : "cpu");
     for (size_t i = 0; i < p->n_slots && i < PLAN_SLOTS_MAX; i++) {
@@ -164,6 +166,13 @@ static void copy_plan(struct worker_plan *to, const Dk__Plan *p)
     }
 }
 
+/* What this build can hold; a coordinator of the same version sends nothing else. */
+static bool plan_fits(const Dk__Plan *p)
+{
+    return strlen(p->model_dir) < sizeof ((struct worker_plan *)0)->model_dir && p->n_slots <= PLAN_SLOTS_MAX &&
+           p->context && p->rows && p->rows <= 4096 && p->sequences && p->sequences <= 4096;
+}
+
 static void order_wanted(struct worker_control *c, const Dk__HeartbeatReply *r)
 {
     struct engine_order *o = calloc(1, sizeof *o);
@@ -171,7 +180,7 @@ static void order_wanted(struct worker_control *c, const Dk__HeartbeatReply *r)
     if (!o)
         return;
     o->kind = ORDER_WANTED;
-    if (r->plan && strlen(r->plan->model_dir) < sizeof o->plan.model_dir && r->plan->n_slots <= PLAN_SLOTS_MAX)
+    if (r->plan && plan_fits(r->plan))
         copy_plan(&o->plan, r->plan);
     for (size_t i = 0; i < r->n_ducks && o->link_count < WORKER_LINKS_MAX; i++) {
         struct worker_link_order *l = &o->links[o->link_count];

@@ -96,7 +96,7 @@ static void begin_plan(struct worker_engine *e, const struct worker_plan *plan)
         rc = worker_model_open(&e->model, plan, e->options, &e->plan_err);
     }
     if (rc == 0)
-        rc = step_open(&e->step, &e->model, &e->plan, &e->links, e->options->rows_max, e->options->sequences_max,
+        rc = step_open(&e->step, &e->model, &e->plan, &e->links, plan->rows_max, plan->sequences_max,
                        dk_now_us, &e->plan_err);
     if (rc == 0)
         rc = loader_begin(&e->loader, plan, &e->model, &e->links);

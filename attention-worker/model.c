@@ -16,10 +16,10 @@ static const struct dk_backend_ops *backend_find(const char *name)
 }
 
 /* Pages for every sequence at full context, or what --cache-mib allows. */
-static uint32_t cache_pages(const struct worker_model *m, const struct worker_options *o)
+static uint32_t cache_pages(const struct worker_model *m, const struct worker_options *o, uint32_t sequences)
 {
     uint64_t per_sequence = (m->context + PAGE_TOKENS - 1) / PAGE_TOKENS;
-    uint64_t pages = per_sequence * o->sequences_max;
+    uint64_t pages = per_sequence * sequences;
     uint64_t page_bytes = (uint64_t)PAGE_TOKENS * m->config.layers * m->config.kv_heads * m->config.head_dim * 2 *
                           sizeof(float);
     uint64_t allowed = o->cache_mib ? (o->cache_mib << 20) / page_bytes : dk_ram_free_bytes() / 2 / page_bytes;
@@ -44,7 +44,7 @@ int worker_model_open(struct worker_model *m, const struct worker_plan *plan, co
                       struct dk_err *err)
 {
     struct dk_backend_config backend = {
-        .isa = o->isa_name, .threads = o->threads, .pin = o->pin, .rows_max = o->rows_max};
+        .isa = o->isa_name, .threads = o->threads, .pin = o->pin, .rows_max = plan->rows_max};
     struct unused unused = {0};
     uint32_t pages;
     int rc;
@@ -52,6 +52,8 @@ int worker_model_open(struct worker_model *m, const struct worker_plan *plan, co
     memset(m, 0, sizeof *m);
     dk_text_copy(m->dir, sizeof m->dir, plan->model_dir);
     m->context = plan->context;
+    m->rows_max = plan->rows_max;
+    m->sequences_max = plan->sequences_max;
     m->page_tokens = PAGE_TOKENS;
     m->backend_ops = backend_find(plan->backend);
     if (!m->backend_ops)
@@ -71,11 +73,11 @@ int worker_model_open(struct worker_model *m, const struct worker_plan *plan, co
     rc = m->backend_ops->open(&backend, &m->backend, err);
     if (rc < 0)
         return rc;
-    pages = cache_pages(m, o);
+    pages = cache_pages(m, o, plan->sequences_max);
     rc = m->family->load(m->backend_ops, m->backend, &m->config, m->checkpoint, PAGE_TOKENS, pages, &m->layers, err);
     if (rc < 0)
         return rc;
-    rc = dk_cache_open(PAGE_TOKENS, pages, o->sequences_max, m->context, &m->cache);
+    rc = dk_cache_open(PAGE_TOKENS, pages, plan->sequences_max, m->context, &m->cache);
     if (rc < 0)
         return dk_err_set(err, rc, "no memory for a cache of %u pages", pages);
     dk_checkpoint_unused(m->checkpoint, log_unused, &unused);
@@ -101,5 +103,6 @@ void worker_model_close(struct worker_model *m)
 bool worker_model_serves(const struct worker_model *m, const struct worker_plan *plan)
 {
     return m->layers && !strcmp(m->dir, plan->model_dir) && m->context == plan->context &&
+           m->rows_max == plan->rows_max && m->sequences_max == plan->sequences_max &&
            !strcmp(m->backend_ops->name, plan->backend);
 }

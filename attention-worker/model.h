@@ -11,7 +11,7 @@
 struct worker_model {
     char dir[512];
     uint64_t id; /* dk_checkpoint_id */
-    uint32_t context, page_tokens;
+    uint32_t context, page_tokens, rows_max, sequences_max;
     struct dk_model_config config;
     struct dk_checkpoint *checkpoint;
     const struct dk_backend_ops *backend_ops;

@@ -15,8 +15,6 @@ static const struct worker_options defaults = {
     .log_level = "info",
     .udp_port = 7717,
     .dead_after_ms = 5000,
-    .rows_max = 256,
-    .sequences_max = 16,
 };
 
 #define FIELD(f) offsetof(struct worker_options, f)
@@ -31,9 +29,6 @@ static const struct dk_option table[] = {
     {"interface", DK_OPT_TEXT, FIELD(interface), "IF", "network interface for --port af_packet", 0, 0, NULL, NULL},
     {"udp-port", DK_OPT_U32, FIELD(udp_port), "PORT", "first UDP port to try for the data plane", 1, 65000, NULL, NULL},
     {"run-dir", DK_OPT_TEXT, FIELD(run_dir), "DIR", "where run-time files may be made", 0, 0, NULL, NULL},
-    {"rows", DK_OPT_U32, FIELD(rows_max), "N", "most rows in one step", 1, 4096, NULL, NULL},
-    {"sequences", DK_OPT_U32, FIELD(sequences_max), "N", "most sequences with a place in the cache", 1, 4096, NULL,
-     NULL},
     {"cache-mib", DK_OPT_U64, FIELD(cache_mib), "MIB",
      "memory for keys and values; 0 or absent: all sequences at full context", 0, 1 << 24, NULL, NULL},
     {"dead-after-ms", DK_OPT_U32, FIELD(dead_after_ms), "MS", "silence after which a peer counts as dead", 100, 600000,

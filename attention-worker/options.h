@@ -21,9 +21,7 @@ struct worker_options {
     uint32_t threads;
     uint32_t udp_port;
     uint32_t dead_after_ms;
-    uint32_t rows_max; /* most rows in a step */
-    uint32_t sequences_max;
-    uint64_t cache_mib; /* for keys and values; 0: what context x sequences_max needs */
+    uint64_t cache_mib; /* for keys and values; 0: what the plan needs */
     bool pin, busy_poll, help, version;
 
     enum dk_isa isa;

@@ -18,6 +18,8 @@ struct worker_plan {
     uint64_t model_id;
     char model_dir[512], backend[16];
     uint32_t multiple_of, context;
+    uint32_t rows_max;      /* of a step */
+    uint32_t sequences_max; /* in the cache at a time */
     uint32_t slot_count;
     struct plan_slot slots[PLAN_SLOTS_MAX];
 };

@@ -215,6 +215,8 @@ static int plan_make(struct dk_coordinator *c, const Dk__LoadRequest *q, const s
     plan->backend = strdup(q->backend);
     plan->has_sequences = true;
     plan->sequences = c->options.running_max;
+    plan->has_rows = true;
+    plan->rows = c->options.step_rows;
     plan->slots = calloc(tp, sizeof(Dk__PlanSlot *));
     if (!plan->model_dir || !plan->backend || !plan->slots)
         rc = dk_err_set(err, -ENOMEM, "out of memory");

@@ -124,10 +124,6 @@ static int start_node(struct up *u, unsigned node, struct dk_err *err)
         add(&a, "--net-fault", s->net_fault);
     if (s->dead_after_ms)
         add_number(&a, "--dead-after-ms", s->dead_after_ms);
-    if (!node && s->max_running)
-        add_number(&a, "--sequences", s->max_running);
-    if (!node && s->step_rows)
-        add_number(&a, "--rows", s->step_rows);
     return process_start(&u->dir, &u->record, name, node ? "duck-firmware" : "attention-worker", packet ? ns : NULL,
                          a.v, err);
 }

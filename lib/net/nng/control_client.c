@@ -177,7 +177,9 @@ void control_client_close(struct dk_control_client *c)
         pthread_cond_wait(&c->none_active, &c->lock);
     pthread_mutex_unlock(&c->lock);
 
-    nng_close(c->socket);
+    nng_pipe_notify(c->socket, NNG_PIPE_EV_ADD_POST, NULL, NULL);
+    nng_pipe_notify(c->socket, NNG_PIPE_EV_REM_POST, NULL, NULL);
+    control_socket_close(c->socket);
     while (c->idle) {
         struct call *call = c->idle;
 

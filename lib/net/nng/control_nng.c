@@ -1,9 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* NNG's back end of the control plane: what server and client share.
+ *
+ * Closing a socket in NNG 1.5 can hang: when a connection is closed between the arrival of a message's length and the
+ * callback that goes on to read its body, that callback's next read is refused without an end, and NNG's one
+ * reaping thread waits for it for ever (nng:src/sp/transport/tcp/tcp.c, tcptran_pipe_recv_cb; repaired in 1.6 by a check
+ * of p->closed). So sockets are closed by a thread of their own, for which the caller waits a limited time. By then
+ * the address is free and no context of the socket is left; what a stuck close keeps is some memory. */
 #include "control_nng.h"
 
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
+#include <time.h>
+
+#include "base/log.h"
 
 int control_errno(int rv)
 {
@@ -53,6 +65,81 @@ int control_url_check(const char *url, struct dk_err *err)
         return 0;
     }
     return dk_err_set(err, -EINVAL, "%s: the address of a control plane starts with tcp:// or ipc://", url);
+}
+
+#define CLOSE_WAIT_MS 1000
+
+struct closing {
+    nng_socket socket;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool done, left; /* left: the caller waits no longer */
+};
+
+static void closing_free(struct closing *c)
+{
+    pthread_cond_destroy(&c->changed);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+static void *closing_run(void *arg)
+{
+    struct closing *c = arg;
+    bool left;
+
+    nng_close(c->socket);
+    pthread_mutex_lock(&c->lock);
+    c->done = true;
+    left = c->left;
+    pthread_cond_signal(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    if (left)
+        closing_free(c);
+    return NULL;
+}
+
+void control_socket_close(nng_socket socket)
+{
+    static bool stuck_before; /* atomic: then each further close gets stuck behind the first */
+    struct closing *c = calloc(1, sizeof *c);
+    pthread_condattr_t monotonic;
+    struct timespec until;
+    pthread_t thread;
+    bool done;
+
+    if (!c) {
+        nng_close(socket);
+        return;
+    }
+    c->socket = socket;
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    if (pthread_create(&thread, NULL, closing_run, c)) {
+        nng_close(socket);
+        closing_free(c);
+        return;
+    }
+    pthread_detach(thread);
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += (__atomic_load_n(&stuck_before, __ATOMIC_RELAXED) ? CLOSE_WAIT_MS / 20 : CLOSE_WAIT_MS) * 1000000l;
+    until.tv_sec += until.tv_nsec / 1000000000l;
+    until.tv_nsec %= 1000000000l;
+    pthread_mutex_lock(&c->lock);
+    while (!c->done && pthread_cond_timedwait(&c->changed, &c->lock, &until) == 0)
+        ;
+    done = c->done;
+    c->left = true;
+    pthread_mutex_unlock(&c->lock);
+    if (done) {
+        closing_free(c);
+        return;
+    }
+    __atomic_store_n(&stuck_before, true, __ATOMIC_RELAXED);
+    dk_log(DK_LOG_WARN, "control.close_stuck", "reason=\"NNG does not end a connection; going on without\"");
 }
 
 const struct dk_control_ops dk_control_nng = {

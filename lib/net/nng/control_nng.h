@@ -22,5 +22,8 @@ int control_call(struct dk_control_client *c, const uint8_t *data, size_t bytes,
 int control_errno(int rv);
 /* Refuses addresses that NNG would take and then fail on in an unclear way. -EINVAL, -ENOTSUP. */
 int control_url_check(const char *url, struct dk_err *err);
+/* nng_close, but never longer than a second: control_nng.c says why. No callback of the socket's may refer to anything
+ * that is freed afterwards. */
+void control_socket_close(nng_socket socket);
 
 #endif

@@ -186,7 +186,7 @@ void control_server_close(struct dk_control_server *s)
         pthread_cond_wait(&s->left, &s->lock);
     pthread_mutex_unlock(&s->lock);
 
-    nng_close(s->socket);
+    control_socket_close(s->socket);
     for (uint32_t i = 0; i < s->slot_count; i++)
         nng_aio_stop(s->slots[i].aio); /* its callback may still be on its last lines */
     for (uint32_t i = 0; i < s->slot_count; i++)
