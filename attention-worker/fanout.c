@@ -116,7 +116,9 @@ int fanout_on_event(struct fanout *f, const struct dk_transport_event *event, st
             continue;
         if (event->type == DK_EVENT_FAILED) {
             slot->asked = false; /* the transport has let go of the rows */
-            return dk_err_set(err, -EHOSTDOWN, "layer %u: duck %s does not answer", f->layer, f->plan->slots[s].duck);
+            return dk_err_set(err, event->rc, "layer %u: duck %s %s", f->layer, f->plan->slots[s].duck,
+                              event->rc == -EMSGSIZE ? "or this worker takes no message of this length"
+                                                     : "does not answer");
         }
         *taken = true;
         slot->answered = true;

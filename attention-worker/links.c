@@ -14,9 +14,8 @@ void worker_links_init(struct worker_links *l, struct dk_endpoint *e, const stru
     l->endpoint = e;
     l->kind = o->port_kind;
     l->shared_port = id->port;
-    l->instance = id->own.instance;
     dk_text_copy(l->run_dir, sizeof l->run_dir, o->run_dir);
-    snprintf(l->bell_path, sizeof l->bell_path, "%s/bell-%08x", l->run_dir, l->instance);
+    snprintf(l->bell_path, sizeof l->bell_path, "%s/bell", l->run_dir);
 }
 
 static int port_open(struct worker_links *l, uint32_t index)
@@ -33,7 +32,7 @@ static int port_open(struct worker_links *l, uint32_t index)
         k->port_up = true;
         return 0;
     }
-    snprintf(k->socket_path, sizeof k->socket_path, "%s/duck%u-%08x", l->run_dir, index, l->instance);
+    snprintf(k->socket_path, sizeof k->socket_path, "%s/duck%u", l->run_dir, index);
     dk_text_copy(spec.path, sizeof spec.path, k->socket_path);
     dk_text_copy(spec.bell_path, sizeof spec.bell_path, l->bell_path);
     rc = l->endpoint->ops->port_add(l->endpoint->net, &spec, &k->port, mac, &mtu, &err);

@@ -24,7 +24,6 @@ struct worker_links {
     enum dk_port_kind kind;
     uint32_t shared_port; /* af_packet */
     char run_dir[64], bell_path[100];
-    uint32_t instance;
     struct worker_link link[WORKER_LINKS_MAX];
 };
 

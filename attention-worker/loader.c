@@ -419,8 +419,8 @@ static int check_reply(struct loader *l, uint32_t slot, const struct dk_transpor
         return dk_err_set(&l->err, rc, "duck %s: a reply of %zu bytes cannot be decoded", duck, event->bytes);
     r = (const Dk__DataReply *)m;
     if (r->result_case == DK__DATA_REPLY__RESULT_ERROR)
-        return dk_err_set(&l->err, dk_errno_from_code(r->error->code), "duck %s: %s", duck,
-                          r->error->text ? r->error->text : dk_code_name(r->error->code));
+        return dk_err_set(&l->err, dk_errno_from_code(r->error->code), "%s: %s (found by duck %s)", l->plan.model_dir,
+                          r->error->text ? r->error->text : dk_code_name(r->error->code), duck);
     if (r->result_case != DK__DATA_REPLY__RESULT_INIT || r->plan_epoch != l->plan.epoch)
         return dk_err_set(&l->err, -EBADMSG, "duck %s: answered an init with something else", duck);
     return 0;
@@ -439,9 +439,12 @@ int loader_on_event(struct loader *l, const struct dk_transport_event *event, st
             if (!p->busy || p->request_id != event->request_id)
                 continue;
             p->busy = false;
-            if (event->type != DK_EVENT_RESPONSE || l->state != LOADER_FEEDING)
+            if (l->state != LOADER_FEEDING || event->rc == -EHOSTDOWN)
                 return 0; /* a dead peer: loader_on_link_lost follows */
-            rc = check_reply(l, s, event, arena);
+            rc = event->type == DK_EVENT_RESPONSE
+                     ? check_reply(l, s, event, arena)
+                     : dk_err_set(&l->err, event->rc, "duck %s: takes no piece of %llu bytes", l->plan.slots[s].duck,
+                                  (unsigned long long)p->weight_bytes);
             if (rc < 0) {
                 fail(l, rc);
                 return 0;

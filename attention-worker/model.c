@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "attention-worker/model.h"
 
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -26,6 +28,37 @@ static uint32_t cache_pages(const struct worker_model *m, const struct worker_op
 
     pages = pages < allowed ? pages : allowed;
     return (uint32_t)(pages < per_sequence ? per_sequence : pages);
+}
+
+static uint64_t mix(uint64_t h, const void *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        h = (h ^ ((const uint8_t *)data)[i]) * 1099511628211u; /* FNV-1a */
+    return h;
+}
+
+/* Names, sizes and times of the files in a folder, in any order. dk_checkpoint_id does not tell that weights were
+ * repaired or replaced: it is made from the headers. */
+static uint64_t files_stamp(const char *path)
+{
+    DIR *dir = opendir(path);
+    struct dirent *e;
+    uint64_t sum = 0;
+
+    while (dir && (e = readdir(dir))) {
+        uint64_t h = mix(14695981039346656037u, e->d_name, strlen(e->d_name));
+        struct stat st;
+
+        if (e->d_name[0] == '.' || fstatat(dirfd(dir), e->d_name, &st, 0) < 0)
+            continue;
+        h = mix(h, &st.st_dev, sizeof st.st_dev);
+        h = mix(h, &st.st_ino, sizeof st.st_ino);
+        h = mix(h, &st.st_size, sizeof st.st_size);
+        sum += mix(h, &st.st_mtim, sizeof st.st_mtim);
+    }
+    if (dir)
+        closedir(dir);
+    return sum;
 }
 
 struct unused {
@@ -58,12 +91,18 @@ int worker_model_open(struct worker_model *m, const struct worker_plan *plan, co
     m->backend_ops = backend_find(plan->backend);
     if (!m->backend_ops)
         return dk_err_set(err, -ENOTSUP, "back end '%s': this worker was built with: cpu", plan->backend);
+    m->files_stamp = files_stamp(m->dir); /* before reading: a change while reading makes the stamp old */
     rc = dk_model_config_load(m->dir, &m->config, err);
     if (rc == 0)
         rc = dk_checkpoint_open(m->dir, &m->checkpoint, err);
     if (rc < 0)
         return rc;
     m->id = dk_checkpoint_id(m->checkpoint);
+    if (m->id != plan->model_id)
+        return dk_err_set(err, -ENOENT,
+                          "%s: the worker's host has another model in this folder than the coordinator's host; copy the "
+                          "same files to both",
+                          m->dir);
     m->family = dk_family_find(m->config.family);
     if (!m->family)
         return dk_err_set(err, -ENOTSUP, "%s: model_type '%s' is not implemented in this worker", m->dir,
@@ -102,7 +141,7 @@ void worker_model_close(struct worker_model *m)
 
 bool worker_model_serves(const struct worker_model *m, const struct worker_plan *plan)
 {
-    return m->layers && !strcmp(m->dir, plan->model_dir) && m->context == plan->context &&
+    return m->layers && m->id == plan->model_id && !strcmp(m->dir, plan->model_dir) && m->context == plan->context &&
            m->rows_max == plan->rows_max && m->sequences_max == plan->sequences_max &&
-           !strcmp(m->backend_ops->name, plan->backend);
+           !strcmp(m->backend_ops->name, plan->backend) && m->files_stamp == files_stamp(m->dir);
 }

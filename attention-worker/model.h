@@ -10,7 +10,8 @@
 /* A model as the worker holds it: checkpoint, back end with the attention weights, KV cache. */
 struct worker_model {
     char dir[512];
-    uint64_t id; /* dk_checkpoint_id */
+    uint64_t id;          /* dk_checkpoint_id */
+    uint64_t files_stamp; /* changes when a file in dir does */
     uint32_t context, page_tokens, rows_max, sequences_max;
     struct dk_model_config config;
     struct dk_checkpoint *checkpoint;
@@ -25,7 +26,7 @@ struct worker_model {
 int worker_model_open(struct worker_model *m, const struct worker_plan *plan, const struct worker_options *o,
                       struct dk_err *err);
 void worker_model_close(struct worker_model *m); /* fine on a zeroed or half-open one */
-/* Whether this open model serves the plan as it is. */
+/* Whether this open model serves the plan as it is: the same folder with the same files in it. */
 bool worker_model_serves(const struct worker_model *m, const struct worker_plan *plan);
 
 #endif

@@ -97,6 +97,9 @@ static int sequence_check(struct step *s, const Dk__StepSequence *q, struct dk_e
 {
     uint32_t held = dk_cache_tokens(s->model->cache, q->sequence_id);
 
+    for (const struct step_sequence *other = s->sequences; other->request != q; other++)
+        if (other->request->sequence_id == q->sequence_id)
+            return dk_err_set(err, -EINVAL, "sequence %llu: twice in one step", (unsigned long long)q->sequence_id);
     if (!q->n_tokens || q->n_tokens > s->rows_max - s->rows)
         return dk_err_set(err, -EINVAL, "sequence %llu: %zu tokens in a step of %u rows",
                           (unsigned long long)q->sequence_id, q->n_tokens, s->rows_max);
@@ -181,8 +184,10 @@ static void mark_bad_rows(struct step *s)
 
         for (uint32_t r = 0; span && r < span->count && !seq->err.rc; r++)
             if (!s->row_ok[span->row + r])
-                dk_err_set(&seq->err, -EDOM, "layer %u: a router logit of token %u is not a number", s->layer,
-                           span->position + r);
+                dk_err_set(&seq->err, -EBADMSG,
+                           "layer %u: a router logit of token %u is not a number: weights in this or an earlier layer "
+                           "of %s are damaged; download them again",
+                           s->layer, span->position + r, s->model->dir);
     }
 }
 
@@ -243,7 +248,9 @@ static void sample(struct step *s, struct step_sequence *seq, const float *logit
         how.logprobs = q->logprobs < DK_LOGPROBS_MAX ? q->logprobs : DK_LOGPROBS_MAX;
     }
     if (dk_sample(logits, s->model->config.vocab, &how, position, s->scratch, &seq->token) < 0)
-        dk_err_set(&seq->err, -EDOM, "a logit of token %u is not a number", position - 1);
+        dk_err_set(&seq->err, -EBADMSG,
+                   "a logit of token %u is not a number: weights in %s are damaged; download them again", position - 1,
+                   s->model->dir);
     else
         seq->sampled = true;
 }

@@ -11,7 +11,7 @@
 /* Rows of x times pairs that one call of a matrix function takes at most: its sums stay in the first-level cache. */
 #define DK_BATCH 32u
 /* How far ahead of its use memory is asked for. */
-#define DK_PREFETCH_BYTES 4096u
+#define DK_PREFETCH_BYTES 8192u
 /* Bytes behind a matrix' last column that a kernel may read (and throw away). */
 #define DK_DATA_SLACK 512u
 /* FP8 codes are widened as fp16 bit patterns shifted by one: value x 2^-8. The scales of FP8 matrices make up for it. */

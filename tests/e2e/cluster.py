@@ -4,8 +4,10 @@
 Every test program gets the folder of the built programs as its first argument and the fixtures' folder as its second. Each
 cluster has a run-time folder of its own, which must be gone at the end.
 """
+import itertools
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -18,13 +20,14 @@ import numpy as np
 BIN, FIXTURES = sys.argv[1], sys.argv[2]
 DTYPES = {"F32": np.float32, "I32": np.int32, "I64": np.int64, "U8": np.uint8, "F8_E4M3": np.uint8, "BF16": np.uint16}
 SKIPPED = 77
+numbers = itertools.count()
 
 
 class Failed(Exception):
     """A command ended with another exit code than 0."""
 
     def __init__(self, command, code, out, err):
-        super().__init__("%s\n-> exit code %d\n%s%s" % (" ".join(command), code, out, err))
+        super().__init__("%s\n-> exit code %d\n%s%s" % (" ".join(map(str, command)), code, out, err))
         self.code, self.out, self.err = code, out, err
 
 
@@ -55,6 +58,61 @@ def golden(model):
         return json.load(f)["prompts"], read_safetensors(os.path.join(folder, "logits.safetensors"))
 
 
+def environ(pid):
+    """A running process' environment as text; "" for one that ended."""
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as f:
+            return f.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+class Leftovers:
+    """What clusters may leave on a host. left = Leftovers(); ...; left.check(cluster) after its end."""
+
+    FOLDERS = ("/var/run/dpdk", "/dev/shm", "/dev/hugepages", "/tmp/duckllm-%d" % os.getuid())
+
+    def __init__(self):
+        self.before = self.look()
+
+    @classmethod
+    def look(cls):
+        found = set()
+        for folder in cls.FOLDERS:
+            if os.path.isdir(folder):
+                found.update(os.path.join(folder, f) for f in os.listdir(folder))
+        return found
+
+    @staticmethod
+    def foreign(path):
+        """Files of programs that other users of the host run meanwhile have those programs' process ids in their names."""
+        return any(os.path.exists("/proc/" + n) for n in re.findall(r"[0-9]+", os.path.basename(path)))
+
+    def of(self, c):
+        """Everything of cluster c, and new files that belong to no running program."""
+        found = {p for p in self.look() - self.before if not self.foreign(p)}
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            if c.runtime in environ(int(pid)) and int(pid) != os.getpid():
+                found.add("process " + pid)
+        if os.path.isdir(c.runtime):
+            found.update(os.path.join(folder, f) for folder, _, files in os.walk(c.runtime) for f in files)
+        for table in ("/proc/net/unix", "/proc/mounts"):
+            with open(table, errors="replace") as f:
+                found.update(line.strip() for line in f if c.runtime in line)
+        if os.path.isdir("/var/run/netns"):
+            found.update("netns " + n for n in os.listdir("/var/run/netns") if n.startswith("dk-%s-" % c.name))
+        return found
+
+    def check(self, c):
+        found = self.of(c)
+        for _ in range(100):      # the kernel closes an ended process' sockets a little later
+            if not found:
+                return
+            time.sleep(0.05)
+            found = self.of(c)
+        raise AssertionError("left behind: %s" % sorted(found))
+
+
 class Cluster:
     """with Cluster(model, ducks=2) as c: c.generate("--ids", "1,2,3")"""
 
@@ -63,10 +121,13 @@ class Cluster:
         self.ducks, self.options = ducks, [str(o) for o in options]
         self.runtime = tempfile.mkdtemp(prefix="dk", dir="/tmp")
         self.env = dict(os.environ, XDG_RUNTIME_DIR=self.runtime)
-        self.name = "t%d" % (os.getpid() % 100000)
+        self.name = "t%d-%d" % (os.getpid() % 100000, next(numbers))
+        self.leftovers = Leftovers()
 
     def ctl(self, *args, **kw):
-        return run([os.path.join(BIN, "duckctl"), *[str(a) for a in args], "--name", self.name], env=self.env, **kw)
+        args = [a if isinstance(a, bytes) else str(a) for a in args]
+        name = [] if "--name" in args else ["--name", self.name]
+        return run([os.path.join(BIN, "duckctl"), *args, *name], env=self.env, **kw)
 
     def json(self, *args):
         return json.loads(self.ctl(*args, "--json").stdout)
@@ -94,14 +155,18 @@ class Cluster:
             self.ctl("local", "down")
             left = os.listdir(self.runtime)
             assert not left, "left behind: %s" % left
+            self.leftovers.check(self)
         finally:
             self.clean()
 
     def clean(self):
         shutil.rmtree(self.runtime, ignore_errors=True)
 
+    def folder(self):
+        return os.path.join(self.runtime, "duckllm", self.name)
+
     def show_logs(self):
-        folder = os.path.join(self.runtime, "duckllm", self.name)
+        folder = self.folder()
         for f in sorted(os.listdir(folder) if os.path.isdir(folder) else []):
             if f.endswith(".log"):
                 with open(os.path.join(folder, f), errors="replace") as log:
@@ -109,8 +174,12 @@ class Cluster:
 
     def processes(self):
         """name -> pid"""
-        with open(os.path.join(self.runtime, "duckllm", self.name, "cluster.json")) as f:
+        with open(os.path.join(self.folder(), "cluster.json")) as f:
             return {p["name"]: p["pid"] for p in json.load(f)["processes"]}
+
+    def alive(self, pid):
+        """Whether that process of the cluster runs."""
+        return self.runtime in environ(pid)
 
     def generate(self, *args):
         return self.json("generate", *args)

@@ -38,11 +38,11 @@ class ModelCopy:
             f.write(content)
 
     def json(self, name, edit):
-        """edit(object) changes it, or returns another."""
+        """edit(object) changes it."""
         with open(self.path(name), encoding="utf-8") as f:
             value = json.load(f)
-        changed = edit(value)
-        self.text(name, json.dumps(value if changed is None else changed))
+        edit(value)
+        self.text(name, json.dumps(value))
 
     def config(self, *without, **fields):
         def edit(c):
@@ -84,10 +84,21 @@ class ModelCopy:
         self.header(self.find(tensor)[0], lambda h: h[tensor].update(fields))
 
     def drop(self, tensor):
-        """Takes a tensor out of the header and out of the index; its bytes stay."""
-        self.header(self.find(tensor)[0], lambda h: h.pop(tensor))
+        """Takes a tensor with its bytes out of its shard, and out of the index."""
+        shard, begin, size = self.find(tensor)
+        with open(self.path(shard), "rb") as f:
+            raw = f.read()
+
+        def edit(header):
+            first = header.pop(tensor)["data_offsets"][0]
+            for name, t in header.items():
+                if name != "__metadata__" and t["data_offsets"][0] >= first:
+                    t["data_offsets"] = [o - size for o in t["data_offsets"]]
+        with open(self.path(shard), "wb") as f:
+            f.write(raw[:begin] + raw[begin + size:])
+        self.header(shard, edit)
         if os.path.exists(self.path("model.safetensors.index.json")):
-            self.json("model.safetensors.index.json", lambda i: i["weight_map"].pop(tensor) and None)
+            self.json("model.safetensors.index.json", lambda i: i["weight_map"].pop(tensor))
 
     def poke(self, tensor, offset, raw):
         shard, begin, size = self.find(tensor)

@@ -39,12 +39,13 @@ static int run_call(const struct verb *self, int argc, char **argv)
         return verb_usage(self, "a method is needed, as Client/GetStatus");
     method = dk_method_find(words[0], &service);
     if (!method) {
-        dk_err_set(&err, -ENOENT, "there is no method '%s'; `duckctl describe` lists them", words[0]);
+        dk_err_set(&err, USAGE_ERROR, "there is no method '%s'; `duckctl describe` lists them", words[0]);
         return verb_fail(s.common.json, &err);
     }
     rc = dk_json_to_message(method->input, words[1], &request, &err);
     if (rc < 0) {
         dk_err_prefix(&err, "%s", words[0]);
+        err.rc = USAGE_ERROR;
         return verb_fail(s.common.json, &err);
     }
     rc = target_open(&s.common, &client, &err);
@@ -144,7 +145,7 @@ static int run_describe(const struct verb *self, int argc, char **argv)
             }
         rc = EXIT_DONE;
         if (!found) {
-            dk_err_set(&err, -ENOENT, "there is no service or method '%s'", words[0]);
+            dk_err_set(&err, USAGE_ERROR, "there is no service or method '%s'; `duckctl describe` lists them", words[0]);
             rc = verb_fail(s.common.json, &err);
         } else if (s.common.json) {
             print_json(json_pack("{s:O}", "methods", list));

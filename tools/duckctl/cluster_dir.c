@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/text.h"
+#include "duckctl/duckctl.h"
 
 int cluster_dir_name(struct cluster_dir *d, const char *name, struct dk_err *err)
 {
@@ -24,7 +25,7 @@ int cluster_dir_name(struct cluster_dir *d, const char *name, struct dk_err *err
         if (!isalnum((unsigned char)*p) && *p != '-' && *p != '_')
             n = 0;
     if (n < 1 || n > 20)
-        return dk_err_set(err, -EINVAL, "--name '%s': 1 to 20 letters, digits, '-' and '_'", name);
+        return dk_err_set(err, USAGE_ERROR, "--name '%s': 1 to 20 letters, digits, '-' and '_'", name);
     dk_text_copy(d->name, sizeof d->name, name);
     if (runtime && strlen(runtime) < 32 && stat(runtime, &st) == 0 && st.st_uid == getuid())
         snprintf(d->base, sizeof d->base, "%.32s/duckllm", runtime);

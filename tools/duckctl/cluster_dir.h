@@ -31,7 +31,7 @@ struct cluster_record {
     bool namespaces; /* network namespaces were made for it */
 };
 
-/* Makes up the path; nothing is created. -EINVAL: a name may have 1 to 20 letters, digits, '-' and '_'. */
+/* Makes up the path; nothing is created. USAGE_ERROR: a name may have 1 to 20 letters, digits, '-' and '_'. */
 int cluster_dir_name(struct cluster_dir *d, const char *name, struct dk_err *err);
 /* Creates the folder for a new cluster and locks it against another `up` (*lock: a descriptor, close it when the
  * cluster is recorded or has failed). What a crashed cluster of that name left is removed. -EEXIST: it is running. */

@@ -63,13 +63,19 @@ extern const struct verb *const verbs[]; /* NULL-terminated */
 /* Copies defaults, reads the options, handles --help. Returns -1 to go on, else the exit code to return at once. */
 int verb_begin(const struct verb *v, void *settings, size_t settings_bytes, int argc, char **argv,
                const char **positional, int positional_most, int *positional_count);
+/* rc of an error in the arguments that the option table cannot see: verb_fail makes it EXIT_USAGE. */
+#define USAGE_ERROR (-EBADR)
 /* Prints "duckctl: text" to stderr (or {"error": ...} to stdout with json) and returns the exit code for rc. */
 int verb_fail(bool json, const struct dk_err *err);
-/* Ends a usage error: prints the text and where help is. */
+/* Ends a usage error: prints the text and where help is, or {"error": ...} if --json is among the arguments. */
 int verb_usage(const struct verb *v, const char *text);
+/* Whether --json is among the arguments, even if others are wrong. */
+bool json_asked(int argc, char **argv);
+/* An argument that must be text: USAGE_ERROR if it is not UTF-8. */
+int text_check(const char *what, const char *text, struct dk_err *err);
 void print_json(json_t *value); /* one line, frees it */
 
-/* Connects to the coordinator that the common settings name. Exit code, 0 done. */
+/* Connects to the coordinator that the common settings name, and sees that it answers. *client: NULL on failure. */
 int target_open(const struct common_settings *c, struct dk_rpc_client **client, struct dk_err *err);
 
 /* A call to the Client service; *reply is freed by protobuf_c_message_free_unpacked. */

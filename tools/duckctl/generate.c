@@ -35,7 +35,7 @@ static const struct dk_option options[] = {
     {"system", DK_OPT_TEXT, F(system), "TEXT", "system message before --chat", 0, 0, NULL, NULL},
     {"thinking", DK_OPT_TEXT, F(thinking), "on|off", "let the model think first; absent: its own default", 0, 0,
      "on|off", NULL},
-    {"max-tokens", DK_OPT_U32, F(max_tokens), "N", "most tokens to make; absent: what the context leaves", 0, 1u << 31,
+    {"max-tokens", DK_OPT_U32, F(max_tokens), "N", "most tokens to make; absent: what the context leaves", 1, 1u << 31,
      NULL, &max_tokens_given},
     {"temperature", DK_OPT_DOUBLE, F(temperature), "T", "0 is greedy; absent: the model's generation_config.json", 0,
      100, NULL, &temperature_given},
@@ -73,14 +73,26 @@ static int messages_from_chat(const struct generate_settings *s, struct prompt *
     if (json_array_size(list) == (s->system ? 2u : 1u))
         p->messages_json = json_dumps(list, JSON_COMPACT);
     json_decref(list);
-    return p->messages_json ? 0 : dk_err_set(err, -EINVAL, "--chat: the text is not UTF-8");
+    return p->messages_json ? 0 : dk_err_set(err, USAGE_ERROR, "--chat, --system: the text is not UTF-8");
 }
 
 static int messages_from_file(const char *path, struct prompt *p, struct dk_err *err)
 {
+    FILE *f = fopen(path, "rb");
     json_error_t why;
-    json_t *list = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
+    json_t *list;
 
+    /* Opening a folder for reading succeeds, reading it does not. */
+    if (!f || (getc(f) == EOF && ferror(f))) {
+        int rc = dk_err_set(err, -errno, "--messages %s: %s", path, strerror(errno));
+
+        if (f)
+            fclose(f);
+        return rc;
+    }
+    rewind(f);
+    list = json_loadf(f, JSON_REJECT_DUPLICATES, &why);
+    fclose(f);
     if (!list)
         return dk_err_set(err, -EINVAL, "--messages %s, line %d: %s", path, why.line, why.text);
     if (json_is_array(list))
@@ -95,7 +107,12 @@ static int prompt_make(const struct generate_settings *s, struct prompt *p, stru
     size_t count;
     int rc = 0;
 
+    for (uint32_t i = 0; rc == 0 && i < s->stop.count; i++)
+        rc = text_check("--stop", s->stop.items[i], err);
+    if (rc < 0)
+        return rc;
     if (s->prompt) {
+        rc = text_check("--prompt", s->prompt, err);
         q->prompt_case = DK__SUBMIT_REQUEST__PROMPT_TEXT;
         q->text = (char *)(uintptr_t)s->prompt;
     } else if (s->ids) {

@@ -96,6 +96,11 @@ static int run(const struct verb *self, int argc, char **argv)
     if (!s.model)
         return verb_usage(self, "--model DIR is needed");
     q.model_dir = realpath(s.model, path) ? path : (char *)(uintptr_t)s.model; /* may exist on the worker's host only */
+    if (q.model_dir[0] != '/') {
+        dk_err_set(&err, -errno, "--model %s: %s; a folder that only the cluster's hosts see needs its absolute path",
+                   s.model, strerror(errno));
+        return verb_fail(s.common.json, &err);
+    }
     q.has_tp = s.tp != 0;
     q.tp = s.tp;
     q.has_multiple_of = true;

@@ -36,6 +36,7 @@ static const struct verb *find(int argc, char **argv, int *words)
 int main(int argc, char **argv)
 {
     const struct verb *v;
+    struct dk_err err;
     int words;
 
     signal(SIGPIPE, SIG_IGN);
@@ -50,9 +51,10 @@ int main(int argc, char **argv)
     }
     v = find(argc, argv, &words);
     if (!v) {
-        fprintf(stderr, "duckctl: unknown verb '%s%s%s'; `duckctl --help` lists them\n", argv[1], argc > 2 ? " " : "",
-                argc > 2 && !strcmp(argv[1], "local") ? argv[2] : "");
-        return EXIT_USAGE;
+        dk_err_set(&err, USAGE_ERROR, "unknown verb '%s%s%s'; `duckctl --help` lists them", argv[1],
+                   argc > 2 && !strcmp(argv[1], "local") ? " " : "",
+                   argc > 2 && !strcmp(argv[1], "local") ? argv[2] : "");
+        return verb_fail(json_asked(argc, argv), &err);
     }
     return v->run(v, argc - 1 - words, argv + 1 + words);
 }

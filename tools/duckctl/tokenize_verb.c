@@ -49,7 +49,7 @@ int id_list_parse(const char *text, const char *what, uint32_t **ids, size_t *co
         if (p == start || v > UINT32_MAX || (*p && *p != ',')) {
             free(*ids);
             *ids = NULL;
-            return dk_err_set(err, -EINVAL, "%s: '%.40s' does not begin with a token id; write 1,2,3", what, start);
+            return dk_err_set(err, USAGE_ERROR, "%s: no token id at '%.40s'; write whole numbers as 1,2,3", what, start);
         }
         (*ids)[(*count)++] = (uint32_t)v;
         if (!*p)
@@ -81,6 +81,8 @@ static int read_text(const char *path, char **text, size_t *bytes, struct dk_err
         *text = larger;
         room *= 2;
     }
+    if (rc == 0 && ferror(f))
+        rc = dk_err_set(err, -errno, "--file %s: %s", path, strerror(errno));
     if (f != stdin)
         fclose(f);
     (*text)[*bytes] = 0;
@@ -161,8 +163,7 @@ static int run_tokenize(const struct verb *self, int argc, char **argv)
     } else {
         text = strdup(s.text);
         bytes = strlen(s.text);
-        if (!text)
-            rc = dk_err_set(&err, -ENOMEM, "no memory");
+        rc = text ? text_check("--text", text, &err) : dk_err_set(&err, -ENOMEM, "no memory");
     }
     if (rc == 0)
         rc = s.model ? tokenize_local(&s, text, bytes, &err) : tokenize_remote(&s, text, bytes, &err);

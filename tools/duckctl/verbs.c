@@ -36,11 +36,44 @@ static void help(const struct verb *v)
     printf("\nexit codes: 0 done, 1 the cluster said no, 2 wrong usage, 3 cannot reach the cluster\n");
 }
 
+static bool json_wanted; /* by the verb that runs */
+
+bool json_asked(int argc, char **argv)
+{
+    for (int i = 0; i < argc && strcmp(argv[i], "--"); i++)
+        if (!strcmp(argv[i], "--json"))
+            return true;
+    return false;
+}
+
+static void print_error(const char *code, const char *text)
+{
+    json_t *error = json_pack("{s:{s:s,s:s}}", "error", "code", code, "text", text);
+
+    /* Arguments and file names in a text may be any bytes; JSON is UTF-8. */
+    if (!error)
+        error = json_pack("{s:{s:s,s:s}}", "error", "code", code, "text",
+                          "an argument is not UTF-8; the command without --json tells which");
+    print_json(error);
+}
+
 int verb_usage(const struct verb *v, const char *text)
 {
-    fprintf(stderr, "duckctl %s%s%s: %s\n(`duckctl %s%s%s --help` tells more)\n", v->group ? v->group : "",
-            v->group ? " " : "", v->name, text, v->group ? v->group : "", v->group ? " " : "", v->name);
+    if (json_wanted)
+        print_error(dk_code_name(DK__CODE__INVALID_ARGUMENT), text);
+    else
+        fprintf(stderr, "duckctl %s%s%s: %s\n(`duckctl %s%s%s --help` tells more)\n", v->group ? v->group : "",
+                v->group ? " " : "", v->name, text, v->group ? v->group : "", v->group ? " " : "", v->name);
     return EXIT_USAGE;
+}
+
+int text_check(const char *what, const char *text, struct dk_err *err)
+{
+    json_t *s = text ? json_string(text) : NULL; /* takes UTF-8 only */
+    int rc = !text || s ? 0 : dk_err_set(err, USAGE_ERROR, "%s: the text is not UTF-8", what);
+
+    json_decref(s);
+    return rc;
 }
 
 int verb_begin(const struct verb *v, void *settings, size_t settings_bytes, int argc, char **argv,
@@ -50,6 +83,7 @@ int verb_begin(const struct verb *v, void *settings, size_t settings_bytes, int 
     struct dk_err err = {0};
     int count = 0;
 
+    json_wanted = json_asked(argc, argv);
     memcpy(settings, v->defaults, settings_bytes);
     if (dk_options_parse(v->options, settings, argc, argv, positional, positional_most, &count, &err) < 0)
         return verb_usage(v, err.text);
@@ -73,15 +107,15 @@ void print_json(json_t *value)
 
 int verb_fail(bool json, const struct dk_err *err)
 {
-    bool unreachable = err->rc == -ECONNREFUSED || err->rc == -ETIMEDOUT;
+    bool unreachable = err->rc == -ECONNREFUSED || err->rc == -ETIMEDOUT, usage = err->rc == USAGE_ERROR;
 
     if (json)
-        print_json(json_pack("{s:{s:s,s:s}}", "error", "code",
-                             unreachable ? "UNREACHABLE" : dk_code_name(dk_code_from_errno(err->rc)), "text",
-                             err->text));
+        print_error(unreachable ? "UNREACHABLE"
+                                : dk_code_name(usage ? DK__CODE__INVALID_ARGUMENT : dk_code_from_errno(err->rc)),
+                    err->text);
     else
         fprintf(stderr, "duckctl: %s\n", err->text);
     if (err->rc == -EINTR)
         return EXIT_INTERRUPTED;
-    return unreachable ? EXIT_UNREACHABLE : EXIT_REFUSED;
+    return unreachable ? EXIT_UNREACHABLE : usage ? EXIT_USAGE : EXIT_REFUSED;
 }

@@ -4,8 +4,9 @@
  * Closing a socket in NNG 1.5 can hang: when a connection is closed between the arrival of a message's length and the
  * callback that goes on to read its body, that callback's next read is refused without an end, and NNG's one
  * reaping thread waits for it for ever (nng:src/sp/transport/tcp/tcp.c, tcptran_pipe_recv_cb; repaired in 1.6 by a check
- * of p->closed). So sockets are closed by a thread of their own, for which the caller waits a limited time. By then
- * the address is free and no context of the socket is left; what a stuck close keeps is some memory. */
+ * of p->closed). So a close first lets what is under way arrive, which makes it rare, and then leaves the closing to a
+ * thread for which the caller waits a limited time. By then the address is free and no context of the socket is left; what
+ * a stuck close keeps is some memory. */
 #include "control_nng.h"
 
 #include <pthread.h>
@@ -14,6 +15,7 @@
 #include <string.h>
 #include <sys/un.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/log.h"
 
@@ -67,7 +69,8 @@ int control_url_check(const char *url, struct dk_err *err)
     return dk_err_set(err, -EINVAL, "%s: the address of a control plane starts with tcp:// or ipc://", url);
 }
 
-#define CLOSE_WAIT_MS 1000
+#define CLOSE_WAIT_MS   1000
+#define CLOSE_SETTLE_US 3000
 
 struct closing {
     nng_socket socket;
@@ -108,6 +111,7 @@ void control_socket_close(nng_socket socket)
     pthread_t thread;
     bool done;
 
+    usleep(CLOSE_SETTLE_US);
     if (!c) {
         nng_close(socket);
         return;

@@ -148,6 +148,7 @@ Test(control_sim, time_ends_calls)
     cr_assert_eq(e.replies, 1, "a late reply goes nowhere");
     ops->client_close(c);
     ops->server_close(s);
+    dk_sim_clock_set(NULL, NULL);
 }
 
 Test(control_sim, closing_cancels)

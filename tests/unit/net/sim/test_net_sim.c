@@ -165,6 +165,7 @@ Test(net_sim, faults_use_the_clock_that_was_set)
     send_to(a, port, of_b, 5);
     ops->close(a); /* with a frame held */
     ops->close(b);
+    dk_sim_clock_set(NULL, NULL);
 }
 
 /* ---- two threads, each with an engine, as the programs run them ----------------------------------------------- */
