@@ -121,6 +121,8 @@ class Cluster:
         self.ducks, self.options = ducks, [str(o) for o in options]
         self.runtime = tempfile.mkdtemp(prefix="dk", dir="/tmp")
         self.env = dict(os.environ, XDG_RUNTIME_DIR=self.runtime)
+        for sanitizer in ("ASAN", "UBSAN", "TSAN"):     # a finding in any process fails the test
+            self.env[sanitizer + "_OPTIONS"] = "log_path=%s/found" % self.runtime
         self.name = "t%d-%d" % (os.getpid() % 100000, next(numbers))
         self.leftovers = Leftovers()
 
@@ -154,6 +156,10 @@ class Cluster:
         try:
             self.ctl("local", "down")
             left = os.listdir(self.runtime)
+            for f in left:
+                if f.startswith("found."):
+                    with open(os.path.join(self.runtime, f), errors="replace") as finding:
+                        print("".join(finding.readlines()[:60]), file=sys.stderr)
             assert not left, "left behind: %s" % left
             self.leftovers.check(self)
         finally:

@@ -37,8 +37,8 @@ static int take_text(struct generate_output *o, const char *text, struct dk_err 
     if (!n)
         return 0;
     if (!o->json) {
-        fputs(text, stdout);
-        fflush(stdout);
+        if (fputs(text, stdout) == EOF || fflush(stdout) == EOF) /* whoever reads it went away, or the disk is full */
+            return dk_err_set(err, -errno, "standard output: %s", strerror(errno));
         o->any_text = true;
         o->ends_in_newline = text[n - 1] == '\n';
         return 0;

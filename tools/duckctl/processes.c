@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "duckctl/duckctl.h"
 
 #define ARGS_MAX     64
 #define TERM_WAIT_US 5000000u
@@ -110,6 +111,14 @@ static void log_tail(const struct cluster_dir *d, const char *name, char *out, s
     dk_text_copy(out, size, p ? p + 1 : text);
 }
 
+/* As who may repair it: the caller's arguments, the host (a port, memory, permissions), or the program. */
+static int rc_of_end(int status)
+{
+    if (WIFSIGNALED(status))
+        return -ECHILD;
+    return WEXITSTATUS(status) == EXIT_USAGE ? USAGE_ERROR : -EBUSY;
+}
+
 int processes_check(const struct cluster_dir *d, const struct cluster_record *r, struct dk_err *err)
 {
     for (unsigned i = 0; i < r->process_count; i++) {
@@ -119,7 +128,7 @@ int processes_check(const struct cluster_dir *d, const struct cluster_record *r,
         if (waitpid(r->processes[i].pid, &status, WNOHANG) != r->processes[i].pid)
             continue;
         log_tail(d, r->processes[i].name, tail, sizeof tail);
-        return dk_err_set(err, -ECHILD, "%s ended with %s %d: %s", r->processes[i].name,
+        return dk_err_set(err, rc_of_end(status), "%s ended with %s %d: %s", r->processes[i].name,
                           WIFSIGNALED(status) ? "signal" : "exit code",
                           WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), tail);
     }

@@ -9,7 +9,8 @@
  * The new process is added to the record. */
 int process_start(const struct cluster_dir *d, struct cluster_record *r, const char *name, const char *program,
                   const char *netns, const char *const *argv, struct dk_err *err);
-/* -ECHILD: a process of the record has ended; err has the last lines of its log. */
+/* A process of the record has ended; err has the last line of its log. USAGE_ERROR: it did not take its options;
+ * -EBUSY: it could not do its work; -ECHILD: a signal ended it. */
 int processes_check(const struct cluster_dir *d, const struct cluster_record *r, struct dk_err *err);
 /* SIGTERM to all, ducks and worker first, then SIGKILL to those that do not end. Returns how many had to be killed. */
 int processes_stop(const struct cluster_record *r);

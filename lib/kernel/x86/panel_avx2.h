@@ -16,10 +16,12 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* The end of a run: sum = chain scale + sum. */
-INLINE void end_chain(float *sum, __m256 chain, float scale)
+/* The end of a run: sum = chain scale + sum; the first one finds no sum yet. */
+INLINE void end_chain(float *sum, __m256 chain, float scale, bool first)
 {
-    _mm256_storeu_ps(sum, _mm256_fmadd_ps(chain, _mm256_set1_ps(scale), _mm256_loadu_ps(sum)));
+    __m256 before = first ? _mm256_setzero_ps() : _mm256_loadu_ps(sum);
+
+    _mm256_storeu_ps(sum, _mm256_fmadd_ps(chain, _mm256_set1_ps(scale), before));
 }
 
 INLINE void prefetch_column(const char *at)
@@ -30,11 +32,12 @@ INLINE void prefetch_column(const char *at)
 
 /* One run of columns, 2 rows of x, one panel. */
 INLINE void panel_block(int panel, const uint8_t *w, const char *ahead, uint32_t cols, const float *const *x, uint32_t col,
-                        float scale, float (*out)[DK_PAIR_ROWS])
+                        float scale, bool first, float (*out)[DK_PAIR_ROWS])
 {
     const float *x0 = x[0] + col, *x1 = x[1] + col;
     __m256 chain[2][4];
 
+#pragma GCC unroll 4
     for (int j = 0; j < 4; j++)
         chain[0][j] = chain[1][j] = _mm256_setzero_ps();
     for (uint32_t c = 0; c < cols; c++) {
@@ -51,15 +54,16 @@ INLINE void panel_block(int panel, const uint8_t *w, const char *ahead, uint32_t
         w += COLUMN_BYTES;
         ahead += COLUMN_BYTES;
     }
+#pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
-        end_chain(out[0] + 32 * panel + 8 * j, chain[0][j], scale);
-        end_chain(out[1] + 32 * panel + 8 * j, chain[1][j], scale);
+        end_chain(out[0] + 32 * panel + 8 * j, chain[0][j], scale, first);
+        end_chain(out[1] + 32 * panel + 8 * j, chain[1][j], scale, first);
     }
 }
 
 /* One run of columns, `rows` rows of x, 16 rows of weights. */
 INLINE void quarter_block(int rows, int quarter, const uint8_t *w, const char *ahead, uint32_t cols,
-                          const float *const *x, uint32_t col, float scale, float (*out)[DK_PAIR_ROWS])
+                          const float *const *x, uint32_t col, float scale, bool first, float (*out)[DK_PAIR_ROWS])
 {
     __m256 chain[ROWS_MAX][2], v[2];
     const float *xs[ROWS_MAX];
@@ -87,8 +91,8 @@ INLINE void quarter_block(int rows, int quarter, const uint8_t *w, const char *a
     for (int i = 0; i < rows; i++) {
         float *sum = out[i] + quarter / 2 * 32 + quarter % 2 * 8;
 
-        end_chain(sum, chain[i][0], scale);
-        end_chain(sum + 16, chain[i][1], scale);
+        end_chain(sum, chain[i][0], scale, first);
+        end_chain(sum + 16, chain[i][1], scale, first);
     }
 }
 
@@ -108,6 +112,7 @@ static void single(const struct dk_pairs *p, const float *x, float (*out)[DK_PAI
         for (uint32_t run = 0; run < p->runs; run++) {
             __m256 chain[8];
 
+#pragma GCC unroll 8
             for (int j = 0; j < 8; j++)
                 chain[j] = _mm256_setzero_ps();
             for (; col < end; col++) {
@@ -124,11 +129,12 @@ static void single(const struct dk_pairs *p, const float *x, float (*out)[DK_PAI
                 w += COLUMN_BYTES;
                 ahead.at += COLUMN_BYTES;
             }
+#pragma GCC unroll 4
             for (int q = 0; q < 4; q++) {
                 float *sum = out[pair] + q / 2 * 32 + q % 2 * 8, scale = scales[q / 2 * p->runs];
 
-                end_chain(sum, chain[2 * q], scale);
-                end_chain(sum + 16, chain[2 * q + 1], scale);
+                end_chain(sum, chain[2 * q], scale, run == 0);
+                end_chain(sum + 16, chain[2 * q + 1], scale, run == 0);
             }
             scales++;
             end = p->cols - col < DK_RUN_COLS ? p->cols : col + DK_RUN_COLS;
@@ -140,10 +146,10 @@ static void single(const struct dk_pairs *p, const float *x, float (*out)[DK_PAI
 
 #define QUARTERS(n)                                                                                                    \
     case n:                                                                                                            \
-        quarter_block(n, 0, w, ahead.at, cols, x + i, col, scale[0], out + i);                                         \
-        quarter_block(n, 1, w, ahead.at, cols, x + i, col, scale[0], out + i);                                         \
-        quarter_block(n, 2, w, ahead.at, cols, x + i, col, scale[p->runs], out + i);                                   \
-        quarter_block(n, 3, w, ahead.at, cols, x + i, col, scale[p->runs], out + i);                                   \
+        quarter_block(n, 0, w, ahead.at, cols, x + i, col, scale[0], run == 0, out + i);                                         \
+        quarter_block(n, 1, w, ahead.at, cols, x + i, col, scale[0], run == 0, out + i);                                         \
+        quarter_block(n, 2, w, ahead.at, cols, x + i, col, scale[p->runs], run == 0, out + i);                                   \
+        quarter_block(n, 3, w, ahead.at, cols, x + i, col, scale[p->runs], run == 0, out + i);                                   \
         break;
 
 static void several(const struct dk_pairs *p, uint32_t n, const float *const *x, float (*out)[DK_PAIR_ROWS])
@@ -162,8 +168,8 @@ static void several(const struct dk_pairs *p, uint32_t n, const float *const *x,
                 switch (n - i) {
                 QUARTERS(1)
                 case 2:
-                    panel_block(0, w, ahead.at, cols, x + i, col, scale[0], out + i);
-                    panel_block(1, w, ahead.at, cols, x + i, col, scale[p->runs], out + i);
+                    panel_block(0, w, ahead.at, cols, x + i, col, scale[0], run == 0, out + i);
+                    panel_block(1, w, ahead.at, cols, x + i, col, scale[p->runs], run == 0, out + i);
                     break;
                 QUARTERS(3)
                 QUARTERS(4)
@@ -182,8 +188,9 @@ static void several(const struct dk_pairs *p, uint32_t n, const float *const *x,
 
 static void pairs(const struct dk_pairs *p, uint32_t n, const float *const *x, float (*out)[DK_PAIR_ROWS])
 {
-    memset(out, 0, p->count * n * sizeof *out);
-    if (n == 1)
+    if (!p->runs)
+        memset(out, 0, p->count * n * sizeof *out);
+    else if (n == 1)
         single(p, x[0], out);
     else
         several(p, n, x, out);

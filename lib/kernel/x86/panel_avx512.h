@@ -32,7 +32,7 @@ INLINE void one_column(int rows, const uint8_t *w, const char *ahead, const floa
 
 /* One run of columns for `rows` rows of x. */
 INLINE void block(int rows, const uint8_t *w, struct dk_ahead ahead, uint32_t cols, const float *const *x, uint32_t col,
-                  const float *scale, uint32_t runs, float (*out)[DK_PAIR_ROWS])
+                  const float *scale, uint32_t runs, bool first, float (*out)[DK_PAIR_ROWS])
 {
     __m512 chain[ROWS_MAX][4];
     const float *xs[ROWS_MAX];
@@ -63,15 +63,15 @@ INLINE void block(int rows, const uint8_t *w, struct dk_ahead ahead, uint32_t co
 #pragma GCC unroll 4
         for (int j = 0; j < 4; j++) {
             float *sum = out[i] + 16 * j;
+            __m512 before = first ? _mm512_setzero_ps() : _mm512_loadu_ps(sum);
 
-            _mm512_storeu_ps(
-                sum, _mm512_fmadd_ps(chain[i][j], _mm512_set1_ps(scale[j / 2 * runs]), _mm512_loadu_ps(sum)));
+            _mm512_storeu_ps(sum, _mm512_fmadd_ps(chain[i][j], _mm512_set1_ps(scale[j / 2 * runs]), before));
         }
 }
 
 #define ROWS(n)                                                                                                        \
     case n:                                                                                                            \
-        block(n, w, ahead, cols, x + i, col, scale, p->runs, out + i);                                                 \
+        block(n, w, ahead, cols, x + i, col, scale, p->runs, run == 0, out + i);                                                 \
         break;
 
 static void pairs(const struct dk_pairs *p, uint32_t n, const float *const *x, float (*out)[DK_PAIR_ROWS])
@@ -79,7 +79,8 @@ static void pairs(const struct dk_pairs *p, uint32_t n, const float *const *x, f
     struct dk_ahead ahead = dk_ahead_begin(p, (size_t)p->count * p->cols * COLUMN_BYTES);
     const uint8_t *w = p->data;
 
-    memset(out, 0, p->count * n * sizeof *out);
+    if (!p->runs)
+        memset(out, 0, p->count * n * sizeof *out);
     for (uint32_t pair = 0; pair < p->count; pair++, out += n) {
         uint32_t col = 0, cols = p->run_first;
 

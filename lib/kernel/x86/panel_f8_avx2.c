@@ -90,6 +90,7 @@ static void single(const struct dk_pairs *p, const float *x, float (*out)[DK_PAI
         for (uint32_t run = 0; run < p->runs; run++) {
             __m256 chain[8];
 
+#pragma GCC unroll 8
             for (int j = 0; j < 8; j++)
                 chain[j] = _mm256_setzero_ps();
             while (col < end) {
@@ -115,8 +116,9 @@ static void single(const struct dk_pairs *p, const float *x, float (*out)[DK_PAI
                 ahead.at += RING * COLUMN_BYTES;
                 col += RING;
             }
+#pragma GCC unroll 8
             for (int j = 0; j < 8; j++)
-                end_chain(out[pair] + 8 * j, chain[j], scales[j / 4 * p->runs]);
+                end_chain(out[pair] + 8 * j, chain[j], scales[j / 4 * p->runs], run == 0);
             scales++;
             end = p->cols - col < DK_RUN_COLS ? p->cols : col + DK_RUN_COLS;
         }

@@ -359,16 +359,20 @@ Test(transport, a_lost_response_is_replayed_and_not_computed_again)
     pair_close(p);
 }
 
-Test(transport, only_the_lost_fragment_is_sent_again)
+Test(transport, only_the_lost_fragment_is_sent_again_and_at_once)
 {
     struct pair *p = pair_open(1500);
+    uint64_t start_us = p->rig.now_us;
 
     p->drop_requests = 1;
     exchange(p, 20 * 1416);
+    cr_assert_leq(p->rig.now_us - start_us, 4 * RIG_DELAY_US, "a gap is seen without a time-out");
     cr_assert_eq(dk_transport_counters(p->asker)->retransmitted, 1);
+    start_us = p->rig.now_us;
     p->drop_responses = 1;
     p->answer_bytes = 10 * 1416;
     exchange(p, 1);
+    cr_assert_leq(p->rig.now_us - start_us, 4 * RIG_DELAY_US);
     cr_assert_eq(dk_transport_counters(p->answerer)->retransmitted, 1);
     cr_assert_gt(dk_transport_counters(p->asker)->reordered, 0);
     pair_close(p);
@@ -388,6 +392,43 @@ Test(transport, a_late_copy_of_an_earlier_request_is_no_request)
     rig_run(&p->rig, NULL, SECOND);
     cr_assert_eq(p->requests, 2);
     cr_assert_eq(dk_transport_counters(p->answerer)->duplicates, 1);
+    pair_close(p);
+}
+
+Test(transport, a_late_copy_does_not_mix_with_the_slots_next_request)
+{
+    struct pair *p = pair_open(1500);
+    uint8_t early[RIG_FRAME_BYTES];
+    uint32_t early_bytes;
+
+    exchange(p, 2000);
+    memcpy(early, p->last, p->last_bytes); /* the second fragment */
+    early_bytes = p->last_bytes;
+    bytes_of_message[1900] ^= 1;
+    ask(p, 2000);
+    p->drop_requests = 2;
+    rig_send(&p->rig, 0);
+    p->drop_requests = 1; /* of the repeated one, the last fragment comes first */
+    while (p->answerer->peers[p->back].answers_partial == 0)
+        cr_assert(rig_step(&p->rig));
+    dk_transport_input(p->answerer, 0, early, early_bytes, p->rig.now_us);
+    rig_run(&p->rig, &p->done, SECOND);
+    cr_assert_eq(p->requests, 2);
+    cr_assert_gt(dk_transport_counters(p->answerer)->duplicates, 0);
+    cr_assert_eq(dk_transport_counters(p->answerer)->corrupt, 0);
+    pair_close(p);
+}
+
+Test(transport, while_it_computes_the_answerer_answers_polls)
+{
+    struct pair *p = pair_open(1500);
+
+    p->hold = true;
+    ask(p, 100);
+    rig_run(&p->rig, NULL, SECOND);
+    cr_assert_gt(p->kinds[DK_DATAGRAM_RESPONSE_ACK], 2);
+    cr_assert_eq(p->kinds[DK_DATAGRAM_REQUEST_ACK], p->kinds[DK_DATAGRAM_RESPONSE_ACK] + 1, "one is for the repeat");
+    cr_assert_eq(p->kinds[DK_DATAGRAM_HELLO], 0);
     pair_close(p);
 }
 

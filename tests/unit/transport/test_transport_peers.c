@@ -16,6 +16,7 @@ struct couple {
     struct dk_transport_config config;
     uint32_t to, back;
     bool cut;             /* no frame passes */
+    bool cut_requests;    /* no fragment of a request passes */
     bool hold;            /* requests are not answered */
     bool done;
     enum dk_transport_event_type seen[64]; /* events of both but requests */
@@ -53,7 +54,7 @@ static bool filter(void *ctx, uint32_t from, uint32_t to, const uint8_t *frame, 
     struct couple *c = ctx;
 
     c->frames++;
-    return !c->cut;
+    return !c->cut && !(c->cut_requests && frame[45] == DK_DATAGRAM_REQUEST);
 }
 
 static struct couple *couple_open(void)
@@ -230,11 +231,29 @@ Test(transport_peers, an_asker_that_falls_silent_in_mid_request_is_dead_too)
     couple_close(c);
 }
 
+Test(transport_peers, an_asker_that_answers_hellos_is_alive)
+{
+    struct couple *c = couple_open();
+
+    ask(c, 150000);
+    rig_step(&c->rig);
+    cr_assert_neq(c->answerer->peers[c->back].answers_partial, 0);
+    c->cut_requests = true;
+    rig_run(&c->rig, NULL, 20 * SECOND);
+    cr_assert_eq(c->seen_count, 0);
+    c->cut_requests = false;
+    run_until_done(c);
+    cr_assert_eq(c->responses, 1);
+    couple_close(c);
+}
+
 Test(transport_peers, frames_of_an_earlier_life_are_refused)
 {
     struct couple *c = couple_open();
     struct dk_addr reborn = c->rig.addresses[1];
+    struct iovec part = {content, 1};
     uint32_t asked;
+    uint64_t id;
 
     ask(c, 100);
     run_until_done(c);
@@ -251,6 +270,12 @@ Test(transport_peers, frames_of_an_earlier_life_are_refused)
     cr_assert_not(c->done);
     cr_assert_eq(c->requests, asked);
     cr_assert_gt(dk_transport_counters(c->answerer)->stale_instance, 0);
+    cr_assert_eq(dk_transport_request(c->answerer, c->back, &part, 1, c->rig.now_us, &id), 0);
+    rig_run(&c->rig, NULL, SECOND / 10);
+    cr_assert_eq(c->requests, asked);
+    cr_assert_gt(dk_transport_counters(c->asker)->stale_instance, 0, "the new one is not the peer that was added");
+    dk_transport_peer_remove(c->answerer, c->back);
+    cr_assert_eq(dk_transport_peer_add(c->answerer, &c->rig.addresses[0], 0, &c->back), 0);
     dk_transport_peer_remove(c->asker, c->to);
     reborn.instance = 999;
     cr_assert_eq(dk_transport_peer_add(c->asker, &reborn, 1, &c->to), 0);
