@@ -96,7 +96,7 @@ static int take_answer(struct fanout *f, uint32_t s, const struct dk_transport_e
                           r->error->text ? r->error->text : dk_code_name(r->error->code));
     if (r->result_case != DK__DATA_REPLY__RESULT_FORWARD || r->plan_epoch != f->plan->epoch ||
         r->forward->layer != f->layer || r->forward->rows != f->rows || r->forward->hidden_size != f->config->hidden ||
-        payload_bytes != want)
+        payload_bytes != want || (uintptr_t)payload % sizeof(float))
         return dk_err_set(err, -EBADMSG, "layer %u: duck %s: an answer to something else", f->layer, duck);
     f->slots[s].sums = (const float *)(const void *)payload;
     f->slots[s].compute_us = r->forward->compute_us;

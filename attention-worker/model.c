@@ -99,10 +99,11 @@ int worker_model_open(struct worker_model *m, const struct worker_plan *plan, co
         return rc;
     m->id = dk_checkpoint_id(m->checkpoint);
     if (m->id != plan->model_id)
-        return dk_err_set(err, -ENOENT,
-                          "%s: the worker's host has another model in this folder than the coordinator's host; copy the "
-                          "same files to both",
-                          m->dir);
+        return dk_err_set(
+            err, -ENOENT,
+            "%s: the worker's host has another model in this folder than the coordinator's host; copy the "
+            "same files to both",
+            m->dir);
     m->family = dk_family_find(m->config.family);
     if (!m->family)
         return dk_err_set(err, -ENOTSUP, "%s: model_type '%s' is not implemented in this worker", m->dir,

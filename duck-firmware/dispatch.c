@@ -157,6 +157,11 @@ void duck_handle(struct duck *d, const uint8_t *data, size_t bytes, struct duck_
         return;
     }
     r = (const Dk__DataRequest *)m;
+    if ((uintptr_t)payload % sizeof(float)) { /* dk_data_pack sees to it */
+        dk_err_set(&err, -EBADMSG, "the payload after a header of %zu bytes is not aligned", (size_t)(payload - data));
+        refuse(d, a, r->plan_epoch, &err);
+        return;
+    }
     switch (r->op_case) {
     case DK__DATA_REQUEST__OP_MLP_INIT:
         rc = mlp_init(d, r, payload, payload_bytes, &init_reply, &err);

@@ -73,16 +73,23 @@ static int piece_check(const struct duck_piece *p, enum dk_dtype *type, struct d
     return 0;
 }
 
+/* Of one expert, with what packing rounds up. */
+static uint64_t packed_bytes(uint32_t hidden, uint32_t width, enum dk_dtype type)
+{
+    return dk_matrix_data_bytes(type, 2 * DK_PANEL_ROWS * dk_matrix_panels(width), hidden) +
+           dk_matrix_data_bytes(type, hidden, width);
+}
+
 static int layer_open(struct duck_shards *s, struct duck_layer *l, const struct duck_piece *p, enum dk_dtype type,
                       struct dk_err *err)
 {
     const Dk__SliceShape *sh = p->shape;
     uint32_t width = sh->end - sh->begin;
-    uint64_t need = (uint64_t)p->experts * 3 * width * sh->hidden_size * dk_dtype_bytes(type);
-    uint64_t available = dk_ram_free_bytes();
+    uint64_t need = p->experts * packed_bytes(sh->hidden_size, width, type);
+    uint64_t available = dk_ram_free_bytes(), held_before = s->bytes;
     int rc = -ENOMEM;
 
-    if (need + s->reserve_bytes > available) {
+    if (s->reserve_bytes > available || need > available - s->reserve_bytes) {
         return dk_err_set(err, -ENOMEM,
                           "layer %u needs %llu MiB, %llu MiB are free and %llu MiB are kept in reserve: use more ducks "
                           "or a smaller model",
@@ -111,6 +118,7 @@ static int layer_open(struct duck_shards *s, struct duck_layer *l, const struct 
     return 0;
 fail:
     layer_free(l);
+    s->bytes = held_before;
     return dk_err_set(err, rc, "layer %u: no memory for %llu MiB of weights", sh->layer,
                       (unsigned long long)(need >> 20));
 }
@@ -174,20 +182,41 @@ static int expert_pack(struct dk_ffn *ffn, const struct duck_piece *p, enum dk_d
     return dk_ffn_pack(ffn, p->begin, p->end, &gate, &up, &down, err);
 }
 
+/* The units of a piece of one expert are there, or no longer. */
+static void units_mark(struct duck_shards *s, struct duck_layer *l, uint32_t expert, const struct duck_piece *p,
+                       bool there)
+{
+    uint8_t *have = l->have + (size_t)expert * units_of(l->end - l->begin);
+    bool complete = l->units_held == l->units_needed;
+
+    for (uint32_t u = p->begin / DK_PANEL_ROWS; u < units_of(p->end); u++) {
+        l->units_held += (uint64_t)there - have[u];
+        have[u] = there;
+    }
+    s->layers_complete += (uint32_t)(l->units_held == l->units_needed) - complete;
+}
+
+static int other_model(uint64_t plan_epoch, struct dk_err *err)
+{
+    return dk_err_set(err, -ESTALE, "this duck holds another model in plan epoch %llu", (unsigned long long)plan_epoch);
+}
+
 int duck_shards_take(struct duck_shards *s, uint64_t plan_epoch, uint64_t model_id, const struct duck_piece *p,
                      struct dk_err *err)
 {
     struct expert_layout at;
     struct duck_layer *l;
     enum dk_dtype type = DK_F32;
-    uint32_t units, count;
+    uint32_t count;
     int rc = piece_check(p, &type, err);
 
     if (rc < 0)
         return rc;
-    if (!plan_epoch || plan_epoch < s->plan_epoch || (plan_epoch == s->plan_epoch && model_id != s->model_id))
+    if (!plan_epoch || plan_epoch < s->plan_epoch)
         return dk_err_set(err, -ESTALE, "init: plan epoch %llu, this duck serves %llu", (unsigned long long)plan_epoch,
                           (unsigned long long)s->plan_epoch);
+    if (plan_epoch == s->plan_epoch && model_id != s->model_id)
+        return other_model(plan_epoch, err);
     at = layout_of(p, type);
     count = p->expert_end - p->expert_begin;
     if (at.bytes > SIZE_MAX / count || p->payload_bytes != at.bytes * count)
@@ -206,19 +235,14 @@ int duck_shards_take(struct duck_shards *s, uint64_t plan_epoch, uint64_t model_
         return dk_err_set(err, -ESTALE, "init: layer %u is held with another shape", p->shape->layer);
     if (!l->experts && (rc = layer_open(s, l, p, type, err)) < 0)
         return rc;
-    units = units_of(l->end - l->begin);
     for (uint32_t e = p->expert_begin; e < p->expert_end; e++) {
         rc = expert_pack(&l->ffn[e], p, type, &at, p->payload + (e - p->expert_begin) * at.bytes, err);
         if (rc < 0) {
+            units_mark(s, l, e, p, false); /* some of it may have been written over what was there */
             dk_err_prefix(err, "layer %u expert %u", p->shape->layer, e);
             return rc;
         }
-        for (uint32_t u = p->begin / DK_PANEL_ROWS; u < units_of(p->end); u++) {
-            l->units_held += !l->have[e * units + u];
-            if (l->units_held == l->units_needed && !l->have[e * units + u])
-                s->layers_complete++;
-            l->have[e * units + u] = 1;
-        }
+        units_mark(s, l, e, p, true);
     }
     return 0;
 }
@@ -228,9 +252,11 @@ int duck_shards_layer(const struct duck_shards *s, uint64_t plan_epoch, uint64_t
 {
     const struct duck_layer *l;
 
-    if (plan_epoch != s->plan_epoch || model_id != s->model_id)
+    if (plan_epoch != s->plan_epoch)
         return dk_err_set(err, -ESTALE, "forward: plan epoch %llu, this duck serves %llu",
                           (unsigned long long)plan_epoch, (unsigned long long)s->plan_epoch);
+    if (model_id != s->model_id)
+        return other_model(plan_epoch, err);
     if (layer >= DUCK_LAYERS_MAX || !s->layers[layer].experts)
         return dk_err_set(err, -ENOENT, "forward: layer %u is not held", layer);
     l = &s->layers[layer];

@@ -45,9 +45,10 @@ struct duck_piece {
     size_t payload_bytes;
 };
 
-/* Packs a piece. A newer plan epoch drops everything held before; the same piece again is checked and packed again.
- * -EINVAL: shape or payload is wrong; -ENOMEM: says how much is needed and how much is free; -ESTALE: an older
- * epoch, another model in the same epoch, or another shape of the same layer. */
+/* Packs a piece. A newer plan epoch drops everything held before; the same piece again is checked and packed again. A
+ * piece with damaged weights is not held after, even if it was before. -EINVAL: shape or payload is wrong; -ENOMEM:
+ * says how much is needed and how much is free; -ESTALE: an older epoch, another model in the same epoch, or another
+ * shape of the same layer. */
 int duck_shards_take(struct duck_shards *s, uint64_t plan_epoch, uint64_t model_id, const struct duck_piece *piece,
                      struct dk_err *err);
 void duck_shards_drop(struct duck_shards *s);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A libev loop round one actor. Each round takes a batch of messages, fires due timers and ticks, then sleeps in libev
- * until the mailbox's wake (ev_async), the next deadline or a signal. A push after the batch leaves the async pending, so
- * the sleep ends at once: no wake-up is lost. */
+ * until the mailbox's wake (ev_async), the next deadline or a signal. A push after the batch leaves the async pending,
+ * so the sleep ends at once: no wake-up is lost. */
 #include "actor/actor.h"
 
 #include <errno.h>

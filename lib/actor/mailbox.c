@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A Concurrency Kit ring: producers claim a slot with a compare-and-swap, the consumer takes slots in order.
  *
- * The ring orders its memory with inline assembly, which ThreadSanitizer cannot see. Under it the ring's own accesses are
- * ignored, and a release before each push and an acquire after each pop tell it what the ring guarantees: all that a
- * producer wrote before pushing is visible to the consumer.
+ * The ring orders its memory with inline assembly, which ThreadSanitizer cannot see. Under it the ring's own accesses
+ * are ignored, and a release before each push and an acquire after each pop tell it what the ring guarantees: all that
+ * a producer wrote before pushing is visible to the consumer.
  */
 #include "actor/actor.h"
 
@@ -55,8 +55,8 @@ int dk_mailbox_open(uint32_t capacity, void (*wake)(void *ctx), void *ctx, struc
 
     if (!capacity || capacity & (capacity - 1) || capacity > 1u << 24)
         return -EINVAL;
-    m = aligned_alloc(CK_MD_CACHELINE, (sizeof *m + slots * sizeof *m->slots + CK_MD_CACHELINE - 1) / CK_MD_CACHELINE *
-                                           CK_MD_CACHELINE);
+    m = aligned_alloc(CK_MD_CACHELINE,
+                      (sizeof *m + slots * sizeof *m->slots + CK_MD_CACHELINE - 1) / CK_MD_CACHELINE * CK_MD_CACHELINE);
     if (!m)
         return -ENOMEM;
     ck_ring_init(&m->ring, slots);

@@ -2,10 +2,10 @@
 /* The kernel threads.
  *
  * A job is announced by counting `job` up; helpers see the new number and run fn, the caller waits until `busy` is
- * zero. fn, arg and parts are written before job (release) and read after it (acquire), so they need no lock. Every wait is the
- * same: look a few times, give the CPU away a few times, then sleep on a futex. Whoever changes the word wakes sleepers only
- * if somebody says that he sleeps; both sides use sequentially consistent accesses, so either the sleeper sees the new
- * word or the waker sees the sleeper. */
+ * zero. fn, arg and parts are written before job (release) and read after it (acquire), so they need no lock. Every
+ * wait is the same: look a few times, give the CPU away a few times, then sleep on a futex. Whoever changes the word
+ * wakes sleepers only if somebody says that he sleeps; both sides use sequentially consistent accesses, so either the
+ * sleeper sees the new word or the waker sees the sleeper. */
 #include "kernel/exec.h"
 
 #include <errno.h>

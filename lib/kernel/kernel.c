@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tables of the ISA levels, and the small functions. Each level starts from a full reference table, and its own functions go
- * over it, so a level never lacks a function. */
+/* The tables of the ISA levels, and the small functions. Each level starts from a full reference table, and its own
+ * functions go over it, so a level never lacks a function. */
 #include "kernel/kernel.h"
 
 #include <assert.h>

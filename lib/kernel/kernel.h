@@ -12,23 +12,25 @@
 
 /* CPU math. fp32 activations and accumulation; FP8 E4M3, bf16 or fp32 weights.
  *
- * One order of summation, the same in every variant: an output of a matrix product is, for each run of columns that
- * share a scale, a chain of fused multiply-adds over the run's columns in rising order from 0; runs are then chained
- * as sum = fma(run, scale, sum) in rising order. So ref, AVX2 and AVX-512 give the same bits, and a row's
- * result does not depend on the rows beside it or on the number of threads. (Where another order is faster it is
- * changed in ref as well.) */
+ * One order of summation, the same in every variant: an output of a matrix product is, for each run of columns, a chain
+ * of fused multiply-adds over the run's columns in rising order from 0; runs are then chained as
+ * sum = fma(run, scale, sum) in rising order from 0. A run ends where the whole tensor's column number is a multiple of
+ * 128, with or without scales. So ref, AVX2 and AVX-512 give the same bits, and a row's result does not depend on the
+ * rows beside it or on the number of threads. Sums over vectors (dk_dot, dk_rmsnorm, dk_softmax) go to 32 partial sums,
+ * element i to sum i mod 32 in rising order, which are added as a tree: i and i + 16, i and i + 8, ... A NaN is a NaN
+ * in every variant, but its sign and payload are not defined. */
 
 #define DK_PANEL_ROWS 32u
 
-/* A packed weight matrix W [rows][cols], or a slice of one. Panels of 32 output rows, column after column; rows
- * beyond the last are zero. Inside a column the rows are ordered for widening (docs in pack.c). */
+/* A packed weight matrix W [rows][cols], or a slice of one. Panels of 32 output rows, two panels side by side, column
+ * after column; rows beyond the last are zero. Inside a column the rows are ordered for widening (docs in pack.c). */
 struct dk_matrix {
-    enum dk_dtype type;    /* DK_F8_E4M3, DK_BF16 or DK_F32 */
+    enum dk_dtype type; /* DK_F8_E4M3, DK_BF16 or DK_F32 */
     uint32_t rows, cols;
-    uint32_t run_first;    /* columns that the first scale covers; later ones cover 128; cols when unscaled */
-    uint32_t runs;         /* columns runs with a scale of their own; 1 when unscaled */
-    uint8_t *data;         /* [panels][cols][32] elements, 64-byte aligned */
-    float *scales;         /* [panels][runs], NULL when unscaled. FP8: includes the kernels' own power of two */
+    uint32_t run_first; /* columns of the first run; later ones have 128, the last one the rest */
+    uint32_t runs;
+    uint8_t *data; /* [panels / 2, rounded up][cols][2][32] elements, 64-byte aligned, with some slack behind */
+    float *scales; /* [panels, rounded up to even][runs]; without scales all 1. FP8: times the kernels' own 2^8 */
 };
 
 static inline uint32_t dk_matrix_panels(uint32_t rows)
@@ -41,34 +43,35 @@ static inline uint32_t dk_matrix_panels(uint32_t rows)
  * (row_origin, col_origin) of the whole tensor, and row_origin is a multiple of 32. scales points at the block that
  * holds the slice's first element; NULL: none. */
 struct dk_matrix_source {
-    const void *data;      /* need not be aligned */
+    const void *data; /* need not be aligned */
     enum dk_dtype type;
-    size_t row_stride;     /* elements */
+    size_t row_stride; /* elements */
     uint32_t row_origin, col_origin;
-    const void *scales;    /* need not be aligned */
+    const void *scales;       /* need not be aligned */
     enum dk_dtype scale_type; /* DK_F32 or DK_BF16 */
-    size_t scale_stride;   /* elements */
+    size_t scale_stride;      /* elements */
 };
 
-/* Sizes of the two buffers of a matrix. */
+/* Sizes of the two buffers of a matrix (data without the slack). */
 size_t dk_matrix_data_bytes(enum dk_dtype packed_type, uint32_t rows, uint32_t cols);
 size_t dk_matrix_scale_count(uint32_t rows, uint32_t cols, uint32_t col_origin);
 enum dk_dtype dk_matrix_packed_type(enum dk_dtype source_type);
 
-/* Allocates *m for a matrix of that shape (from the heap, 64-byte aligned, zeroed). -ENOMEM. */
+/* Allocates *m for a matrix of that shape, zeroed; huge pages if it is big. Any thread. -ENOMEM. */
 int dk_matrix_alloc(struct dk_matrix *m, enum dk_dtype packed_type, uint32_t rows, uint32_t cols, uint32_t col_origin,
                     int scaled);
 void dk_matrix_free(struct dk_matrix *m);
 /* Packs rows [row_begin, row_end) x columns [col_begin, col_end) of *m from src, which describes just that part (its
  * origins are the part's own place in the whole tensor). row_begin and row_end are multiples of 32, or rows.
- * -EINVAL: NaN code in FP8 weights or a NaN, infinite or negative scale; err says at which row and column. */
+ * -EINVAL: NaN code in FP8 weights, or a scale that is NaN, negative or too large: err says at which row and column of
+ * the whole tensor; or types or origins that do not fit. Parts of one matrix may be packed by several threads. */
 int dk_matrix_pack(struct dk_matrix *m, uint32_t row_begin, uint32_t row_end, uint32_t col_begin, uint32_t col_end,
                    const struct dk_matrix_source *src, struct dk_err *err);
 
 /* The feed-forward of one expert (or of a dense layer), slice [begin, end) of the intermediate dimension:
  * y = W_down (silu(W_gate x) * (W_up x)). */
 struct dk_ffn {
-    struct dk_matrix gate_up; /* panels alternate: 2p is gate's panel p, 2p + 1 up's; rows = 2 * 32 * panels(end-begin) */
+    struct dk_matrix gate_up; /* panels alternate: 2p is gate's panel p, 2p + 1 up's; rows = 2 * 32 * panels(width) */
     struct dk_matrix down;    /* [hidden][end - begin] */
     uint32_t hidden, width;   /* width = end - begin */
 };
@@ -83,6 +86,7 @@ int dk_ffn_pack(struct dk_ffn *f, uint32_t begin, uint32_t end, const struct dk_
 uint64_t dk_ffn_bytes(const struct dk_ffn *f); /* weights and scales streamed by one use */
 
 struct dk_kernels; /* the table of one ISA level */
+/* isa: not above dk_isa_best(). The tables are constant; any thread may use them. */
 const struct dk_kernels *dk_kernels_get(enum dk_isa isa);
 enum dk_isa dk_kernels_isa(const struct dk_kernels *k);
 
@@ -92,14 +96,15 @@ void dk_matmul(const struct dk_kernels *k, struct dk_exec *e, const struct dk_ma
 
 /* Mixture of experts on a slice: y[n][hidden] = sum over the row's activated experts, in ascending expert id, of
  * weight * ffn[id](x). ids [n][k] in [0, experts), distinct within a row; weights [n][k]. Each expert's weights
- * are streamed once for all its rows. scratch: dk_moe_scratch_bytes. Dense layer: experts 1, k 1, ids NULL,
- * weights NULL (all 1). Returns the weight bytes streamed. */
+ * are streamed once for all its rows. scratch: dk_moe_scratch_bytes, of any alignment. Dense layer: experts 1, k 1, ids
+ * NULL, weights NULL (all 1). Returns the weight bytes streamed. */
 size_t dk_moe_scratch_bytes(uint32_t n_max, uint32_t k_max, uint32_t experts, uint32_t width);
 uint64_t dk_moe(const struct dk_kernels *k, struct dk_exec *e, const struct dk_ffn *experts, uint32_t expert_count,
                 uint32_t n, uint32_t top_k, const float *x, const int32_t *ids, const float *weights, float *y,
                 void *scratch);
 
-/* What attention needs; all [n] f32, single thread, same bits in every variant. */
+/* What attention needs; all [n] f32, single thread, same bits in every variant, any alignment. The exponential in
+ * dk_softmax and dk_silu_mul is within 1 ulp of the exact value (3 ulp for silu where its result is normal). */
 /* y = x * rsqrt(mean(x^2) + eps) * w. y may be x. */
 void dk_rmsnorm(const struct dk_kernels *k, uint32_t n, const float *x, const float *w, float eps, float *y);
 float dk_dot(const struct dk_kernels *k, uint32_t n, const float *a, const float *b);

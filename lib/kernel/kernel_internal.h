@@ -14,28 +14,29 @@
 #define DK_PREFETCH_BYTES 8192u
 /* Bytes behind a matrix' last column that a kernel may read (and throw away). */
 #define DK_DATA_SLACK 512u
-/* FP8 codes are widened as fp16 bit patterns shifted by one: value x 2^-8. The scales of FP8 matrices make up for it. */
+/* FP8 codes are widened as fp16 bit patterns shifted by one: value x 2^-8. The scales of FP8 matrices make up for it.
+ */
 #define DK_F8_SCALE 256.0f
-/* dk_dot and the sums of dk_rmsnorm and dk_softmax: element i goes to partial sum i mod 32, in rising order; the partial sums
- * are added as a tree: i and i + 16, i and i + 8, ... */
+/* dk_dot and the sums of dk_rmsnorm and dk_softmax: element i goes to partial sum i mod 32, in rising order; the
+ * partial sums are added as a tree: i and i + 16, i and i + 8, ... */
 #define DK_SUM_LANES 32u
 
 /* Pairs of panels that follow each other in memory. */
 struct dk_pairs {
-    const uint8_t *data;   /* [count][cols][2][32] elements */
-    const float *scales;   /* [count][2][runs] */
+    const uint8_t *data; /* [count][cols][2][32] elements */
+    const float *scales; /* [count][2][runs] */
     uint32_t count;
     uint32_t cols, runs;
-    uint32_t run_first;    /* columns of the first run */
-    const uint8_t *next;   /* what will be read after these: for prefetching, never dereferenced */
+    uint32_t run_first;  /* columns of the first run */
+    const uint8_t *next; /* what will be read after these: for prefetching, never dereferenced */
 };
 
 #define DK_PAIR_ROWS (2 * DK_PANEL_ROWS)
 
 struct dk_kernels {
     enum dk_isa isa;
-    /* out[j n + i][lane] = row `lane` of pair j times x[i], i < n, count * n <= DK_BATCH. x[i] need not be aligned; out is aligned
-     * to 64 and need not be set. By the matrix' type. */
+    /* out[j n + i][lane] = row `lane` of pair j times x[i], i < n, count * n <= DK_BATCH. x[i] need not be aligned; out
+     * is aligned to 64 and need not be set. By the matrix' type. */
     void (*pairs[DK_DTYPE_COUNT])(const struct dk_pairs *p, uint32_t n, const float *const *x,
                                   float (*out)[DK_PAIR_ROWS]);
     float (*dot)(uint32_t n, const float *a, const float *b);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products and the mixture of experts, out of panel functions. What is here is the same for every ISA level: who computes
- * which panels, in which order, and what is fetched next. */
+/* Matrix products and the mixture of experts, out of panel functions. What is here is the same for every ISA level: who
+ * computes which panels, in which order, and what is fetched next. */
 #include "kernel/kernel.h"
 
 #include <assert.h>
@@ -48,8 +48,7 @@ static void matmul_part(void *arg, uint32_t part, uint32_t parts)
             for (uint32_t j = 0; j < count * n; j++) {
                 uint32_t row = (pair + j / n) * DK_PAIR_ROWS;
 
-                memcpy(a->y + (i + j % n) * a->ldy + row, out[j],
-                       minimum(w->rows - row, DK_PAIR_ROWS) * sizeof(float));
+                memcpy(a->y + (i + j % n) * a->ldy + row, out[j], minimum(w->rows - row, DK_PAIR_ROWS) * sizeof(float));
             }
         }
         pair += count;

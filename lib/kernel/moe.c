@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Mixture of experts on a slice of the intermediate dimension.
  *
- * The (row, expert) pairs are sorted by expert. First phase: h = silu(gate x) * (up x), for every pair; the work is cut in units of
- * one gate panel and its up panel of one expert, which all threads share as equally as rows and bytes allow. Second phase:
- * each thread owns rows of the down projection, the same ones of every expert, goes through the experts in rising
- * order and adds weight * (down h) to y. So an output is summed by one thread in the order of expert ids, whatever the
- * number of threads and rows; and each expert's weights are read once for all its rows. */
+ * The (row, expert) pairs are sorted by expert. First phase: h = silu(gate x) * (up x), for every pair; the work is cut
+ * in units of one gate panel and its up panel of one expert, which all threads share as equally as rows and bytes
+ * allow. Second phase: each thread owns rows of the down projection, the same ones of every expert, goes through the
+ * experts in rising order and adds weight * (down h) to y. So an output is summed by one thread in the order of expert
+ * ids, whatever the number of threads and rows; and each expert's weights are read once for all its rows. */
 #include "kernel/kernel.h"
 
 #include <assert.h>
@@ -24,15 +24,15 @@ struct moe {
     struct dk_exec *e;
     const struct dk_ffn *experts;
     uint32_t n, hidden;
-    uint32_t panels;     /* of the slice */
-    size_t h_stride;     /* floats of one pair's h: whole panels */
+    uint32_t panels; /* of the slice */
+    size_t h_stride; /* floats of one pair's h: whole panels */
     const float *x;
     float *y;
     uint32_t groups;
     struct group *group;
     uint32_t *pair_row;
     float *pair_weight;
-    float *h;            /* [pairs][h_stride] */
+    float *h; /* [pairs][h_stride] */
 };
 
 static uint32_t minimum(uint32_t a, uint32_t b)
@@ -109,7 +109,8 @@ static void gate_up_phase(struct moe *m, uint32_t part, uint32_t parts, const ui
 }
 
 /* Adds weight * (down h) of some pairs of panels for up to DK_BATCH rows that begin at `at`. */
-static void down_batch(struct moe *m, const struct dk_pairs *p, enum dk_dtype type, uint32_t first, uint32_t at, uint32_t n)
+static void down_batch(struct moe *m, const struct dk_pairs *p, enum dk_dtype type, uint32_t first, uint32_t at,
+                       uint32_t n)
 {
     _Alignas(64) float out[DK_BATCH][DK_PAIR_ROWS];
     const float *h[DK_BATCH];

@@ -2,26 +2,25 @@
 /* Packed weights: layout, memory, and the way from a checkpoint's rows to panels.
  *
  * A panel holds 32 rows, column after column, so that a vector's lanes are rows: a column is widened and multiplied
- * by one x, nothing is added across lanes, and the memory of a matrix is read in one sequential stream. Two panels, a pair, share
- * their columns: 32 elements of the even panel, 32 of the odd one. An FP8 column of a pair is then a cache line, and there are
- * enough independent sums to hide the latency of the multiply-adds. An odd last panel is paired with zeros. Some bytes behind the
- * last column belong to the block: kernels widen ahead.
+ * by one x, nothing is added across lanes, and the memory of a matrix is read in one sequential stream. Two panels, a
+ * pair, share their columns: 32 elements of the even panel, 32 of the odd one. An FP8 column of a pair is then a cache
+ * line, and there are enough independent sums to hide the latency of the multiply-adds. An odd last panel is paired
+ * with zeros. Some bytes behind the last column belong to the block: kernels widen ahead.
  *
- * Order inside a panel's column. FP8 and bf16 are widened by looking at two neighbours as one word (16 and 32 bits): the low
- * element of a word goes into one vector, the high one into another. So element 2i of a column is row i and element
- * 2i + 1 is row 16 + i: both vectors come out with their rows in order. fp32 needs no widening: element i is row i. */
+ * Order inside a panel's column. FP8 and bf16 are widened by looking at two neighbours as one word (16 and 32 bits):
+ * the low element of a word goes into one vector, the high one into another. So element 2i of a column is row i and
+ * element 2i + 1 is row 16 + i: both vectors come out with their rows in order. fp32 needs no widening: element i is
+ * row i. */
 #include "kernel/kernel.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/arena.h"
+#include "kernel/block.h"
 #include "kernel/kernel_internal.h"
-
-#define HUGE_BYTES ((size_t)2 << 20)
 
 /* Where the parts of a source go: panel p of it is panel `first + step * p` of the matrix. */
 struct target {
@@ -60,35 +59,6 @@ size_t dk_matrix_scale_count(uint32_t rows, uint32_t cols, uint32_t col_origin)
     return (size_t)dk_matrix_pairs(rows) * 2 * run_count(cols, col_origin);
 }
 
-/* Zeroed. A big block is a mapping of its own in huge pages, if there are any: a stream of weights then asks for a
- * translation every 2 MiB instead of every 4 KiB. */
-static uint8_t *block_alloc(size_t bytes)
-{
-    size_t whole = (bytes + HUGE_BYTES - 1) & ~(HUGE_BYTES - 1);
-    uint8_t *p, *at;
-
-    if (bytes < HUGE_BYTES)
-        return dk_alloc_aligned(bytes, 1);
-    p = mmap(NULL, whole + HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED)
-        return NULL;
-    at = (uint8_t *)(((uintptr_t)p + HUGE_BYTES - 1) & ~(uintptr_t)(HUGE_BYTES - 1));
-    if (at > p)
-        munmap(p, (size_t)(at - p));
-    if (p + HUGE_BYTES > at)
-        munmap(at + whole, (size_t)(p + HUGE_BYTES - at));
-    (void)madvise(at, whole, MADV_HUGEPAGE); /* a refusal costs speed only */
-    return at;
-}
-
-static void block_free(uint8_t *p, size_t bytes)
-{
-    if (p && bytes >= HUGE_BYTES)
-        munmap(p, (bytes + HUGE_BYTES - 1) & ~(HUGE_BYTES - 1));
-    else
-        free(p);
-}
-
 int dk_matrix_alloc(struct dk_matrix *m, enum dk_dtype packed_type, uint32_t rows, uint32_t cols, uint32_t col_origin,
                     int scaled)
 {
@@ -102,7 +72,7 @@ int dk_matrix_alloc(struct dk_matrix *m, enum dk_dtype packed_type, uint32_t row
         .run_first = first_run(cols, col_origin),
         .runs = run_count(cols, col_origin),
     };
-    m->data = block_alloc(dk_matrix_data_bytes(packed_type, rows, cols) + DK_DATA_SLACK);
+    m->data = dk_block_alloc(dk_matrix_data_bytes(packed_type, rows, cols) + DK_DATA_SLACK);
     m->scales = dk_alloc_aligned(count, sizeof(float));
     if (!m->data || !m->scales) {
         dk_matrix_free(m);
@@ -115,7 +85,7 @@ int dk_matrix_alloc(struct dk_matrix *m, enum dk_dtype packed_type, uint32_t row
 
 void dk_matrix_free(struct dk_matrix *m)
 {
-    block_free(m->data, dk_matrix_data_bytes(m->type, m->rows, m->cols) + DK_DATA_SLACK);
+    dk_block_free(m->data, dk_matrix_data_bytes(m->type, m->rows, m->cols) + DK_DATA_SLACK);
     free(m->scales);
     memset(m, 0, sizeof *m);
 }
@@ -145,7 +115,8 @@ static int pack_scales(const struct target *t, const struct dk_matrix_source *sr
         end += src->col_origin - t->col_begin;
         block_col = begin / DK_RUN_COLS;
         if ((end - 1) / DK_RUN_COLS != block_col)
-            return dk_err_set(err, -EINVAL, "%s: columns %u to %u lie in two scale blocks, the packed matrix has one run for them",
+            return dk_err_set(err, -EINVAL,
+                              "%s: columns %u to %u lie in two scale blocks, the packed matrix has one run for them",
                               t->what, begin, end - 1);
         for (uint32_t row = t->row_begin; row < t->row_end; row += DK_PANEL_ROWS) {
             uint32_t at = src->row_origin + (row - t->row_begin);
@@ -169,59 +140,75 @@ static int pack_scales(const struct target *t, const struct dk_matrix_source *sr
     return 0;
 }
 
-/* Copies one column of a panel; rows beyond `rows` are zero. Returns whether a NaN code was among FP8. */
-static bool pack_column(uint8_t *to, const struct dk_matrix_source *src, enum dk_dtype type, const uint8_t *from,
-                        uint32_t rows)
+/* Columns packed at a time: what they become stays in the first-level cache until the last row is in. */
+#define BLOCK_COLS 64u
+
+/* Spreads a row's elements over columns that are `step` bytes apart. Returns whether a NaN code was among FP8. */
+static bool spread_row(uint8_t *to, size_t step, enum dk_dtype type, const uint8_t *from, uint32_t cols)
 {
-    size_t size = dk_dtype_bytes(type), from_size = dk_dtype_bytes(src->type);
-    bool nan = false;
+    float wide[BLOCK_COLS];
+    unsigned nan = 0;
 
-    for (uint32_t i = 0; i < DK_PANEL_ROWS; i++) {
-        uint32_t element = type == DK_F32 ? i : i % 16 * 2 + i / 16;
-        uint8_t *at = to + element * size;
-
-        if (i >= rows) {
-            memset(at, 0, size);
-            continue;
+    switch (type) {
+    case DK_F8_E4M3:
+        for (uint32_t c = 0; c < cols; c++) {
+            to[c * step] = from[c];
+            nan |= (from[c] & 0x7fu) + 1;
         }
-        switch (type) {
-        case DK_F8_E4M3:
-            *at = *from;
-            nan |= (*from & 0x7f) == 0x7f;
-            break;
-        case DK_BF16:
-            memcpy(at, from, 2);
-            break;
-        default:
-            if (src->type == DK_F32)
-                memcpy(at, from, 4);
-            else {
-                float f;
-
-                dk_widen(&f, from, src->type, 1);
-                memcpy(at, &f, 4);
-            }
-        }
-        from += src->row_stride * from_size;
+        break;
+    case DK_BF16:
+        for (uint32_t c = 0; c < cols; c++)
+            memcpy(to + c * step, from + 2 * c, 2);
+        break;
+    default:
+        dk_widen(wide, from, type, cols);
+        for (uint32_t c = 0; c < cols; c++)
+            memcpy(to + c * step, &wide[c], 4);
     }
-    return nan;
+    return nan & 0x80;
 }
 
-static int nan_error(const struct target *t, const struct dk_matrix_source *src, uint32_t row, uint32_t rows, uint32_t col,
+static int nan_error(const struct target *t, const struct dk_matrix_source *src, uint32_t row, uint32_t col,
                      const uint8_t *from, struct dk_err *err)
 {
-    for (uint32_t i = 0; i < rows; i++)
-        if ((from[i * src->row_stride] & 0x7f) == 0x7f)
-            return dk_err_set(err, -EINVAL, "%s: the FP8 weight of row %u, column %u is a NaN (0x%02x)", t->what,
-                              src->row_origin + row - t->row_begin + i, src->col_origin + col - t->col_begin,
-                              from[i * src->row_stride]);
-    return -EINVAL;
+    while ((*from & 0x7f) != 0x7f) {
+        from++;
+        col++;
+    }
+    return dk_err_set(err, -EINVAL, "%s: the FP8 weight of row %u, column %u is a NaN (0x%02x)", t->what,
+                      src->row_origin + row - t->row_begin, src->col_origin + col - t->col_begin, *from);
+}
+
+/* `rows` rows of one panel, from `from`, which is the part's row `row`; rows beyond them are zero. */
+static int pack_panel(const struct target *t, const struct dk_matrix_source *src, uint32_t row, uint32_t rows,
+                      const uint8_t *from, struct dk_err *err)
+{
+    struct dk_matrix *m = t->m;
+    size_t size = dk_dtype_bytes(m->type), from_size = dk_dtype_bytes(src->type), step = DK_PAIR_ROWS * size;
+    uint32_t panel = t->first + t->step * (row / DK_PANEL_ROWS);
+
+    for (uint32_t col = t->col_begin; col < t->col_end; col += BLOCK_COLS) {
+        uint32_t cols = t->col_end - col < BLOCK_COLS ? t->col_end - col : BLOCK_COLS;
+        uint8_t *to = m->data + (((size_t)(panel / 2) * m->cols + col) * 2 + panel % 2) * DK_PANEL_ROWS * size;
+
+        for (uint32_t i = 0; i < DK_PANEL_ROWS; i++) {
+            uint8_t *at = to + (m->type == DK_F32 ? i : i % 16 * 2 + i / 16) * size;
+            const uint8_t *elements = from + (i * src->row_stride + col - t->col_begin) * from_size;
+
+            if (i >= rows) {
+                for (uint32_t c = 0; c < cols; c++)
+                    memset(at + c * step, 0, size);
+            } else if (spread_row(at, step, src->type, elements, cols)) {
+                return nan_error(t, src, row + i, col, elements, err);
+            }
+        }
+    }
+    return 0;
 }
 
 static int pack(const struct target *t, const struct dk_matrix_source *src, struct dk_err *err)
 {
     struct dk_matrix *m = t->m;
-    size_t column_bytes = DK_PANEL_ROWS * dk_dtype_bytes(m->type), from_size = dk_dtype_bytes(src->type);
     int rc;
 
     if (dk_matrix_packed_type(src->type) != m->type)
@@ -231,23 +218,14 @@ static int pack(const struct target *t, const struct dk_matrix_source *src, stru
         return dk_err_set(err, -EINVAL, "%s: begins at row %u, which is not a multiple of %u", t->what, src->row_origin,
                           DK_PANEL_ROWS);
     rc = pack_scales(t, src, err);
-    if (rc < 0)
-        return rc;
-    for (uint32_t row = t->row_begin; row < t->row_end; row += DK_PANEL_ROWS) {
+    for (uint32_t row = t->row_begin; rc == 0 && row < t->row_end; row += DK_PANEL_ROWS) {
         uint32_t rows = t->row_end - row < DK_PANEL_ROWS ? t->row_end - row : DK_PANEL_ROWS;
-        uint32_t panel = t->first + t->step * (row / DK_PANEL_ROWS);
-        uint8_t *to = m->data + (((size_t)(panel / 2) * m->cols + t->col_begin) * 2 + panel % 2) * column_bytes;
-        const uint8_t *from =
-            (const uint8_t *)src->data + (size_t)(row - t->row_begin) * src->row_stride * from_size;
+        const uint8_t *from = src->data;
 
-        for (uint32_t col = t->col_begin; col < t->col_end; col++) {
-            if (pack_column(to, src, m->type, from, rows))
-                return nan_error(t, src, row, rows, col, from, err);
-            to += 2 * column_bytes;
-            from += from_size;
-        }
+        from += (row - t->row_begin) * src->row_stride * dk_dtype_bytes(src->type);
+        rc = pack_panel(t, src, row, rows, from, err);
     }
-    return 0;
+    return rc;
 }
 
 int dk_matrix_pack(struct dk_matrix *m, uint32_t row_begin, uint32_t row_end, uint32_t col_begin, uint32_t col_end,

@@ -108,8 +108,7 @@ void dk_faults_init(struct dk_fault_injector *f, const struct dk_net_faults *fau
     f->counters = counters;
     f->ops = ops;
     f->ctx = ctx;
-    f->active =
-        faults->drop > 0 || faults->dup > 0 || faults->reorder > 0 || faults->corrupt > 0 || faults->delay > 0;
+    f->active = faults->drop > 0 || faults->dup > 0 || faults->reorder > 0 || faults->corrupt > 0 || faults->delay > 0;
 }
 
 void dk_faults_fini(struct dk_fault_injector *f)

@@ -135,8 +135,8 @@ int dk_rpc_call_start(struct dk_rpc_client *c, const ProtobufCServiceDescriptor 
     if (!m)
         return dk_err_set(err, -EINVAL, "%s has no method \"%.60s\"", service->short_name, method);
     if (request->descriptor != m->input)
-        return dk_err_set(err, -EINVAL, "%s/%s takes a %s, not a %s", service->short_name, method,
-                          m->input->short_name, request->descriptor->short_name);
+        return dk_err_set(err, -EINVAL, "%s/%s takes a %s, not a %s", service->short_name, method, m->input->short_name,
+                          request->descriptor->short_name);
     if (!protobuf_c_message_check(request))
         return dk_err_set(err, -EINVAL, "%s/%s: a required field of the %s is not set", service->short_name, method,
                           m->input->short_name);

@@ -46,8 +46,8 @@ int rpc_target_read(const Dk__RpcRequest *envelope, const ProtobufCServiceDescri
             continue;
         out->service = service;
         out->method = method;
-        out->request =
-            protobuf_c_message_unpack(method->input, NULL, envelope->body.len, envelope->has_body ? envelope->body.data : NULL);
+        out->request = protobuf_c_message_unpack(method->input, NULL, envelope->body.len,
+                                                 envelope->has_body ? envelope->body.data : NULL);
         if (!out->request)
             return dk_err_set(err, -EBADMSG, "%s: the body is no %s (%zu bytes)", envelope->method,
                               method->input->short_name, envelope->body.len);

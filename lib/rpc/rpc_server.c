@@ -72,8 +72,8 @@ static void refuse(struct dk_rpc_server *s, struct dk_control_request *request, 
     rpc_bytes_drop(b);
 }
 
-/* Lets the call run (fresh, which may be NULL to only look), unless it cannot: true when the request was a repeat, or came
- * while closing, and has been dealt with. */
+/* Lets the call run (fresh, which may be NULL to only look), unless it cannot: true when the request was a repeat, or
+ * came while closing, and has been dealt with. */
 static bool repeat_handled(struct dk_rpc_server *s, struct dk_control_request *request, uint64_t client_id,
                            uint64_t request_id, struct dk_rpc_call *fresh)
 {

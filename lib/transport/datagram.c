@@ -92,8 +92,8 @@ static uint32_t datagram_crc(const uint8_t *header, size_t bytes)
     return dk_crc32c(crc, header + CRC_OFFSET + 4, bytes - CRC_OFFSET - 4);
 }
 
-size_t dk_datagram_encode(uint8_t *frame, const struct dk_addr *source, const struct dk_addr *target,
-                          uint16_t ipv4_id, const struct dk_datagram *d, uint32_t payload_bytes)
+size_t dk_datagram_encode(uint8_t *frame, const struct dk_addr *source, const struct dk_addr *target, uint16_t ipv4_id,
+                          const struct dk_datagram *d, uint32_t payload_bytes)
 {
     uint8_t *ip = frame + AT_IPV4, *udp = frame + AT_UDP, *h = frame + AT_HEADER;
     uint32_t datagram_bytes = DK_DATAGRAM_BYTES + payload_bytes;

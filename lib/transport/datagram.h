@@ -19,7 +19,7 @@ enum {
     DK_MTU_MIN = 576,
     DK_MTU_MAX = 9000,
     DK_FRAGMENT_BYTES_MAX = DK_MTU_MAX - DK_IPV4_BYTES - DK_UDP_BYTES - DK_DATAGRAM_BYTES,
-    DK_SLOTS = 16,            /* requests outstanding in one direction between two endpoints */
+    DK_SLOTS = 16,             /* requests outstanding in one direction between two endpoints */
     DK_RANGE_FRAGMENTS = 1024, /* fragments of one message beyond its first unacknowledged one that may be in flight */
     DK_ACK_FIXED_BYTES = 16,
     DK_ACK_BYTES_MAX = DK_ACK_FIXED_BYTES + DK_RANGE_FRAGMENTS / 8,
@@ -66,8 +66,8 @@ enum dk_datagram_verdict {
 
 /* Puts the headers before a payload that lies at frame + DK_FRAME_HEAD_BYTES already; returns the frame's length.
  * d->payload and the ack fields are not read. */
-size_t dk_datagram_encode(uint8_t *frame, const struct dk_addr *source, const struct dk_addr *target,
-                          uint16_t ipv4_id, const struct dk_datagram *d, uint32_t payload_bytes);
+size_t dk_datagram_encode(uint8_t *frame, const struct dk_addr *source, const struct dk_addr *target, uint16_t ipv4_id,
+                          const struct dk_datagram *d, uint32_t payload_bytes);
 
 /* Writes an ack's payload but its bitmap; returns where the bitmap starts. */
 uint8_t *dk_datagram_encode_ack(uint8_t *payload, const struct dk_datagram *d);

@@ -23,7 +23,7 @@ struct dk_outgoing {
     int part_count;
     uint32_t bytes, fragment_bytes, count;
     uint32_t cumulative, next;
-    uint32_t in_flight;    /* sent, not acknowledged */
+    uint32_t in_flight; /* sent, not acknowledged */
     uint32_t resend_count;
     struct dk_fragment_set acked, resend;
 };
@@ -31,10 +31,10 @@ struct dk_outgoing {
 /* A message being received. count 0: nothing has come yet. */
 struct dk_incoming {
     uint32_t bytes, fragment_bytes, count;
-    uint32_t cumulative, highest; /* as in an ack */
-    uint32_t received;            /* different fragments */
-    uint32_t grant;               /* the sender may send below; requests are not limited by it */
-    uint32_t gap_checked;         /* gaps below it have been asked for once */
+    uint32_t cumulative, highest;   /* as in an ack */
+    uint32_t received;              /* different fragments */
+    uint32_t grant;                 /* the sender may send below; requests are not limited by it */
+    uint32_t gap_checked;           /* gaps below it have been asked for once */
     uint32_t nack_from, nack_below; /* to go into the next ack */
     uint32_t buffer;
     struct dk_fragment_set got;

@@ -20,23 +20,23 @@
 
 struct dk_addr {
     uint8_t mac[6];
-    uint32_t ipv4;     /* host order */
+    uint32_t ipv4; /* host order */
     uint16_t udp_port;
     uint32_t instance; /* not 0 */
 };
 
 struct dk_transport_config {
     struct dk_addr own;
-    uint32_t mtu;                 /* largest IPv4 packet, bytes: 576 to 9000 */
+    uint32_t mtu; /* largest IPv4 packet, bytes: 576 to 9000 */
     uint32_t peers_max;
-    uint32_t requests_max;        /* per peer and direction, waiting for their responses: 1 to 16 */
-    uint32_t message_bytes_max;   /* up to 64 MiB */
-    uint64_t dead_after_us;       /* 0: never */
-    uint64_t rto_first_us;        /* first retransmission time-out, before anything is measured */
-    uint32_t window_frames;       /* most fragments in flight to or from one peer: 1 to 512 */
-    uint32_t credit_frames;       /* most response fragments in flight from all peers together; every peer may have
-                                   * at least one for each request beyond that, so that none can starve */
-    bool no_retransmit;           /* tests only: shows that the tests need it */
+    uint32_t requests_max;      /* per peer and direction, waiting for their responses: 1 to 16 */
+    uint32_t message_bytes_max; /* up to 64 MiB */
+    uint64_t dead_after_us;     /* 0: never */
+    uint64_t rto_first_us;      /* first retransmission time-out, before anything is measured */
+    uint32_t window_frames;     /* most fragments in flight to or from one peer: 1 to 512 */
+    uint32_t credit_frames;     /* most response fragments in flight from all peers together; every peer may have
+                                 * at least one for each request beyond that, so that none can starve */
+    bool no_retransmit;         /* tests only: shows that the tests need it */
 };
 
 /* The values that suit a LAN; own, mtu and peers_max remain to be set. */
@@ -45,14 +45,14 @@ void dk_transport_defaults(struct dk_transport_config *c);
 struct dk_transport_counters {
     uint64_t frames_sent, frames_received;
     uint64_t messages_sent, messages_received;
-    uint64_t retransmitted; /* fragments sent again */
-    uint64_t duplicates;    /* fragments received again */
-    uint64_t replayed;      /* kept responses sent again because their request came again */
-    uint64_t reordered;     /* fragments that came before an earlier one of their message */
-    uint64_t corrupt;       /* checksum, length or header wrong */
-    uint64_t foreign;       /* not for this endpoint, or from an unknown peer */
+    uint64_t retransmitted;  /* fragments sent again */
+    uint64_t duplicates;     /* fragments received again */
+    uint64_t replayed;       /* kept responses sent again because their request came again */
+    uint64_t reordered;      /* fragments that came before an earlier one of their message */
+    uint64_t corrupt;        /* checksum, length or header wrong */
+    uint64_t foreign;        /* not for this endpoint, or from an unknown peer */
     uint64_t stale_instance; /* of or for an earlier life of an endpoint, or from before a peer_remove */
-    uint64_t no_room;       /* valid, but no buffer: the sender will repeat */
+    uint64_t no_room;        /* valid, but no buffer: the sender will repeat */
     uint64_t peers_dead;
 };
 
@@ -100,10 +100,10 @@ struct dk_transport_event {
     enum dk_transport_event_type type;
     uint32_t peer;
     uint64_t request_id;
-    uint8_t *data;     /* 64-byte aligned start of the message; owned by the transport until event_done */
+    uint8_t *data; /* 64-byte aligned start of the message; owned by the transport until event_done */
     size_t bytes;
     int rc;
-    uint32_t buffer;   /* private */
+    uint32_t buffer; /* private */
 };
 
 /* The next event; type NONE when there is none. Each event with data must be given back with event_done: a REQUEST

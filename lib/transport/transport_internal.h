@@ -34,12 +34,12 @@ struct call {
     uint64_t id;
     struct dk_outgoing out;
     struct dk_incoming in;
-    uint32_t credits;     /* response fragments granted that have not come */
-    uint32_t tries;       /* time-outs since something was heard about this request */
-    uint64_t timeout_us;  /* when the next one is due; UINT64_MAX: not armed */
-    uint64_t sample_us;   /* when its last fragment was first sent; 0: not, or measured already */
-    bool retry;           /* the next frame of the request carries RETRY */
-    bool poll;            /* the next ack of the response asks for an answer */
+    uint32_t credits;    /* response fragments granted that have not come */
+    uint32_t tries;      /* time-outs since something was heard about this request */
+    uint64_t timeout_us; /* when the next one is due; UINT64_MAX: not armed */
+    uint64_t sample_us;  /* when its last fragment was first sent; 0: not, or measured already */
+    bool retry;          /* the next frame of the request carries RETRY */
+    bool poll;           /* the next ack of the response asks for an answer */
 };
 
 enum answer_state {
@@ -70,26 +70,26 @@ struct peer {
 
     /* One bit a slot. */
     uint32_t calls_active;
-    uint32_t calls_to_send;    /* may have a fragment that can be sent */
-    uint32_t calls_to_ack;     /* an ack of the response is due */
-    uint32_t calls_starved;    /* their response waits for credits */
+    uint32_t calls_to_send; /* may have a fragment that can be sent */
+    uint32_t calls_to_ack;  /* an ack of the response is due */
+    uint32_t calls_starved; /* their response waits for credits */
     uint32_t answers_to_send;
-    uint32_t answers_to_ack;   /* an ack of the request is due */
-    uint32_t answers_partial;  /* in ANSWER_RECEIVING */
-    uint32_t turn;             /* slot after the one that sent last */
+    uint32_t answers_to_ack;    /* an ack of the request is due */
+    uint32_t answers_partial;   /* in ANSWER_RECEIVING */
+    uint32_t turn;              /* slot after the one that sent last */
     bool hello_due, hello_asks; /* asks: wants a hello back */
     bool refuse_due;
     uint8_t refuse_slot;
     uint64_t refuse_id;
 
-    uint32_t in_flight;       /* request fragments sent and not acknowledged */
-    uint32_t credits;         /* sum over calls */
-    uint32_t expected;        /* fragments of the next response, guessed from the last ones */
+    uint32_t in_flight;          /* request fragments sent and not acknowledged */
+    uint32_t credits;            /* sum over calls */
+    uint32_t expected;           /* fragments of the next response, guessed from the last ones */
     uint64_t srtt_us, rttvar_us; /* RFC 6298; srtt 0: nothing measured */
 
-    uint64_t heard_us;        /* last good frame, or when something became outstanding */
-    uint64_t hello_us;        /* next keep-alive */
-    uint32_t hellos;          /* keep-alives since something was heard */
+    uint64_t heard_us; /* last good frame, or when something became outstanding */
+    uint64_t hello_us; /* next keep-alive */
+    uint32_t hellos;   /* keep-alives since something was heard */
 
     struct call calls[DK_SLOTS];
     struct answer answers[DK_SLOTS];
@@ -98,20 +98,20 @@ struct peer {
 struct dk_transport {
     struct dk_transport_config config;
     struct dk_transport_counters counters;
-    uint32_t fragment_bytes;   /* of our own messages */
-    uint32_t sessions;         /* given out so far */
-    uint64_t ids;              /* last request id; starts in the instance's own range */
+    uint32_t fragment_bytes; /* of our own messages */
+    uint32_t sessions;       /* given out so far */
+    uint64_t ids;            /* last request id; starts in the instance's own range */
     uint16_t ipv4_id;
-    uint32_t credits;          /* sum over peers */
-    uint32_t starved;          /* responses that wait for credits */
+    uint32_t credits; /* sum over peers */
+    uint32_t starved; /* responses that wait for credits */
     uint32_t starved_turn;
-    uint64_t timeouts_us;      /* no call or keep-alive is due before; may be too early, never too late */
+    uint64_t timeouts_us; /* no call or keep-alive is due before; may be too early, never too late */
 
     struct peer *peers;
-    uint64_t *keys;            /* [peers_max] peer_key, 0 for unused ones: found without touching the peers */
-    uint64_t *ready;           /* [peers_max] bits: may have something to send */
+    uint64_t *keys;  /* [peers_max] peer_key, 0 for unused ones: found without touching the peers */
+    uint64_t *ready; /* [peers_max] bits: may have something to send */
     uint32_t ready_turn;
-    uint32_t burst;            /* frames that the present peer has sent in its turn */
+    uint32_t burst; /* frames that the present peer has sent in its turn */
 
     struct dk_buffers buffers;
     struct dk_transport_event *events; /* ring */

@@ -3,7 +3,7 @@
 #include "transport/transport_internal.h"
 
 enum {
-    RTO_LEAST_US = 1000,     /* well above a poll loop's jitter; a lost frame is rare on a LAN */
+    RTO_LEAST_US = 1000, /* well above a poll loop's jitter; a lost frame is rare on a LAN */
     RTO_MOST_US = 250000,
     HELLOS_BEFORE_DEATH = 3, /* so that this side's own stall does not look like the peer's silence */
     TRIES_MOST = 20

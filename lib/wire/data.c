@@ -7,9 +7,9 @@
 
 #include <string.h>
 
-#define LENGTH_BYTES 4
+#define LENGTH_BYTES  4
 #define PAYLOAD_ALIGN 64
-#define PAD_TAG ((15 << 3) | 2) /* field 15, length-delimited: one byte */
+#define PAD_TAG       ((15 << 3) | 2) /* field 15, length-delimited: one byte */
 
 _Static_assert(PAYLOAD_ALIGN < 128, "the length of the padding must fit one varint byte");
 _Static_assert(DK_DATA_HEADER_MAX % PAYLOAD_ALIGN == 0, "a full header still aligns its payload");

@@ -34,8 +34,8 @@ static void path_leave(struct reader *r, size_t before)
 
 static const char *json_kind(const json_t *j)
 {
-    static const char *const names[] = {"an object", "an array", "a text",   "an integer",
-                                        "a number",  "true",     "false", "null"};
+    static const char *const names[] = {"an object", "an array", "a text", "an integer",
+                                        "a number",  "true",     "false",  "null"};
 
     return names[json_typeof(j)];
 }
@@ -123,12 +123,12 @@ static int read_real(struct reader *r, const json_t *j, double *out)
 
 static int base64_digit(char c)
 {
-    return c >= 'A' && c <= 'Z'         ? c - 'A'
-           : c >= 'a' && c <= 'z'       ? c - 'a' + 26
-           : c >= '0' && c <= '9'       ? c - '0' + 52
-           : c == '+' || c == '-'       ? 62 /* also the URL-safe alphabet, RFC 4648 section 5 */
-           : c == '/' || c == '_'       ? 63
-                                        : -1;
+    return c >= 'A' && c <= 'Z'   ? c - 'A'
+           : c >= 'a' && c <= 'z' ? c - 'a' + 26
+           : c >= '0' && c <= '9' ? c - '0' + 52
+           : c == '+' || c == '-' ? 62 /* also the URL-safe alphabet, RFC 4648 section 5 */
+           : c == '/' || c == '_' ? 63
+                                  : -1;
 }
 
 static int read_bytes(struct reader *r, const json_t *j, ProtobufCBinaryData *out)

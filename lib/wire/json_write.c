@@ -116,6 +116,10 @@ static void put_real(struct text *t, double v, int is_float)
         put_text(t, isnan(v) ? "\"NaN\"" : v > 0 ? "\"Infinity\"" : "\"-Infinity\"");
         return;
     }
+    if (v == 0 && signbit(v)) {
+        put_text(t, "-0.0"); /* "-0" would be read as an integer */
+        return;
+    }
     do {
         snprintf(s, sizeof s, "%.*g", digits++, v);
     } while (is_float ? strtof(s, NULL) != (float)v : strtod(s, NULL) != v);

@@ -17,7 +17,7 @@ import time
 
 import numpy as np
 
-BIN, FIXTURES = sys.argv[1], sys.argv[2]
+BIN, FIXTURES = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 DTYPES = {"F32": np.float32, "I32": np.int32, "I64": np.int64, "U8": np.uint8, "F8_E4M3": np.uint8, "BF16": np.uint16}
 SKIPPED = 77
 numbers = itertools.count()

@@ -180,8 +180,12 @@ def duck_killed():
             wait_state(c, "DEGRADED")
             assert "duck-1" in c.json("status")["error"]["text"]
             others_alive(c, ["duck-1"])
+            waiting = Client(c, "generate", "--ids", ",".join(map(str, SHORT["ids"])), "--max-tokens", 32,
+                             "--temperature", 0, "--ignore-eos", "--json")
             duck.start()
             wait_state(c, "READY")
+            code, out, err = waiting.result()
+            assert code == 0 and json.loads(out)["token_ids"] == SHORT["greedy_ids"], (code, out, err)
             answer(c)
             code = duck.end()
             assert code == 0, "duck-firmware ended with %d on SIGTERM" % code
@@ -191,7 +195,37 @@ def duck_killed():
             wait_state(c, "READY")
             answer(c)
             replace(c, duck)
-    print("a duck killed and ended, idle and in an answer, and back again")
+        duck = Program(c, "duck-0")
+        c.ctl("load", "--model", c.model, "--context", 1000, "--no-wait")
+        duck.kill()
+        wait_state(c, "DEGRADED")
+        duck.start()
+        wait_state(c, "READY")
+        answer(c)
+        replace(c, duck)
+    print("a duck killed and ended, idle, in an answer and while loading, and back again")
+
+
+def duck_ended_in_an_answer():
+    """A duck that says goodbye, and one that is back before anybody missed it: the answer ends at once."""
+    with Cluster(MODEL, 2, "--dead-after-ms", 600000) as c:
+        for back in (False, True):
+            duck = Program(c, "duck-1")
+            g = generating(c, "--json")
+            if back:
+                duck.kill()
+                duck.start()
+            else:
+                assert duck.end() in (None, 0)
+            code, text = g.error()
+            assert code == "UNAVAILABLE" and ("duck-1" in text or back), (code, text)
+            if not back:
+                wait_state(c, "DEGRADED")
+                duck.start()
+            wait_state(c, "READY")
+            answer(c)
+            replace(c, duck)
+    print("a duck that left in an answer, and one that was started again")
 
 
 def replace(c, program):
@@ -211,7 +245,7 @@ def replace(c, program):
 def worker_killed():
     with Cluster(MODEL, 2) as c:
         worker = Program(c, "worker")
-        g = generating(c, "--json")
+        g = generating(c, "--json", "--max-tokens", 1500)
         worker.kill()
         wait_state(c, "DEGRADED")
         assert "worker" in c.json("status")["error"]["text"]
@@ -223,7 +257,7 @@ def worker_killed():
         code, out, err = g.result()
         assert code == 0, (code, out, err)
         ids = json.loads(out)["token_ids"]
-        assert len(ids) == 4000 and ids == c.generate(*LONG)["token_ids"]
+        assert len(ids) == 1500 and ids == c.generate(*LONG, "--max-tokens", 1500)["token_ids"]
         assert worker.end() == 0
         wait_state(c, "DEGRADED")
         worker.start()
@@ -333,8 +367,91 @@ def interrupted_starts():
         print("starts over %s interrupted at %d moments" % (port, len(times)))
 
 
-CASES = [two_clusters, busy_port, without_runtime_folder, crashed_cluster, duck_killed, worker_killed, coordinator_killed,
-         duck_stopped, clients, interrupted_starts]
+def same_name_at_once():
+    """Of several starts with one name one wins; the others say why not, and harm nothing."""
+    c = Cluster(MODEL, 1)
+    starts = [Client(c, "local", "up", "--model", c.model, "--ducks", 1, "--json") for _ in range(3)]
+    try:
+        results = [s.result() for s in starts]
+        assert sorted(code for code, _, _ in results) == [0, 1, 1], results
+        for code, out, _ in results:
+            if code:
+                error = json.loads(out)["error"]
+                assert error["code"] == "FAILED_PRECONDITION" and c.name in error["text"], error
+        answer(c)
+        c.ctl("local", "down")
+        c.leftovers.check(c)
+    finally:
+        c.clean()
+    print("three starts with one name")
+
+
+def down_while_busy():
+    c = Cluster(MODEL, 1)
+    with c:
+        g = generating(c, "--json")
+    code, out, err = g.result()
+    error = json.loads(out)["error"]
+    assert (code, error["code"]) in ((1, "UNAVAILABLE"), (3, "UNREACHABLE")), (code, out, err)
+    print("`local down` in an answer: " + error["text"])
+
+
+def unwelcome_ducks():
+    with Cluster(MODEL, 2) as c:
+        duck = Program(c, "duck-1")
+        namesake = Program(c, "duck-1")
+        namesake.name = "namesake"
+        namesake.start()
+        log = os.path.join(c.folder(), "namesake.log")
+        c.wait_for("refusal of a duck with a taken name", lambda: "another duck is called 'duck-1'" in open(log).read(), HANG)
+        assert state(c) == "READY"
+        answer(c)
+        assert namesake.end() == 0
+        assert state(c) == "READY"
+        duck.kill()
+        duck.command += ["--reserve-mib", "1000000"]
+        duck.start()
+        wait_state(c, "FAILED")
+        for text in (c.json("status")["error"]["text"], c.refused("load", "--model", c.model)[1]):
+            assert "layer 0" in text and "duck-1" in text and "more ducks" in text, text
+        assert c.refused("generate", "--ids", "1")[0] == "FAILED_PRECONDITION"
+        others_alive(c, ["duck-1"])
+        assert duck.end() == 0
+        duck.command = duck.command[:-2]
+        duck.start()
+        c.wait_for("return of duck-1", lambda: sum(n["alive"] for n in c.json("status")["nodes"]) == 3, HANG)
+        c.ctl("load", "--model", c.model)
+        answer(c)
+        replace(c, duck)
+    print("a duck with a taken name; a duck without memory")
+
+
+def killed_starts():
+    """duckctl itself is killed: `local down` finds what it had started, or there is nothing."""
+    for port, after in (("vhost", 0.01), ("vhost", 0.3), ("vhost", 1), ("af_packet", 0.1), ("af_packet", 0.6)):
+        if port == "af_packet" and os.geteuid() != 0:
+            continue
+        c = Cluster(MODEL, 2)
+        g = Client(c, "local", "up", "--model", c.model, "--ducks", 2, "--port", port)
+        time.sleep(after)
+        g.p.kill()
+        g.result()
+        try:
+            if os.path.exists(os.path.join(c.folder(), "cluster.json")):
+                c.ctl("local", "down")
+            else:
+                c.ctl("local", "up", "--ducks", 1)
+                c.ctl("local", "down")
+            c.leftovers.check(c)
+        finally:
+            c.clean()
+    print("killed starts are cleaned up by `local down`")
+
+
+CASES = [two_clusters, busy_port, without_runtime_folder, crashed_cluster, duck_killed, duck_ended_in_an_answer,
+         worker_killed, coordinator_killed,
+         duck_stopped, clients, interrupted_starts, killed_starts,
+         same_name_at_once, down_while_busy, unwelcome_ducks]
 for case in CASES:
     if len(sys.argv) < 4 or case.__name__ in sys.argv[3:]:
         case()

@@ -1,68 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The golden comparison can fail: each deliberate mistake in a copy of a fixture must move the logits."""
-import json
-import os
-import shutil
-import struct
-import tempfile
-
 import numpy as np
 
-from cluster import FIXTURES, Cluster, golden
+from cluster import Cluster, golden
+from model_copy import ModelCopy
 
 PROMPT = "short"
-
-
-class Copy:
-    """An editable copy of a fixture folder."""
-
-    def __init__(self, model):
-        self.folder = tempfile.mkdtemp(prefix="dkm", dir="/tmp")
-        for f in os.listdir(os.path.join(FIXTURES, model)):
-            path = os.path.join(FIXTURES, model, f)
-            if os.path.isfile(path):
-                shutil.copy(path, self.folder)
-                os.chmod(os.path.join(self.folder, f), 0o644)
-
-    def config(self, **fields):
-        path = os.path.join(self.folder, "config.json")
-        with open(path) as f:
-            c = json.load(f)
-        c.update(fields)
-        with open(path, "w") as f:
-            json.dump(c, f)
-
-    def headers(self):
-        """file -> (header, offset of the data)"""
-        out = {}
-        for name in os.listdir(self.folder):
-            if name.endswith(".safetensors"):
-                with open(os.path.join(self.folder, name), "rb") as f:
-                    length = struct.unpack("<Q", f.read(8))[0]
-                    out[name] = json.loads(f.read(length)), 8 + length
-        return out
-
-    def places(self):
-        """tensor -> (file, first byte, end, shape)"""
-        return {t: (name, base + d["data_offsets"][0], base + d["data_offsets"][1], d["shape"])
-                for name, (header, base) in self.headers().items() for t, d in header.items() if t != "__metadata__"}
-
-    def read(self, place):
-        with open(os.path.join(self.folder, place[0]), "rb") as f:
-            f.seek(place[1])
-            return f.read(place[2] - place[1])
-
-    def write(self, place, data):
-        assert len(data) == place[2] - place[1]
-        with open(os.path.join(self.folder, place[0]), "r+b") as f:
-            f.seek(place[1])
-            f.write(data)
-
-    def swap(self, a, b):
-        places = self.places()
-        one, two = self.read(places[a]), self.read(places[b])
-        self.write(places[a], two)
-        self.write(places[b], one)
 
 
 def theta(c):
@@ -70,28 +13,29 @@ def theta(c):
 
 
 def gate_up(c):
-    for name in list(c.places()):
+    for name in c.tensors():
         if ".gate_proj." in name:
-            c.swap(name, name.replace("gate_proj", "up_proj"))
+            other = name.replace("gate_proj", "up_proj")
+            one, two = c.read(name), c.read(other)
+            c.poke(name, 0, two)
+            c.poke(other, 0, one)
 
 
 def scales_transposed(c):
-    for name, place in c.places().items():
-        if name.endswith("_scale_inv") and len(place[3]) == 2:
-            rows, cols = place[3]
-            s = np.frombuffer(c.read(place), np.uint16)
-            c.write(place, np.ascontiguousarray(s.reshape(cols, rows).T).tobytes())
+    for name, shape in c.tensors().items():
+        if name.endswith("_scale_inv") and len(shape) == 2:
+            s = np.frombuffer(c.read(name), np.uint16).reshape(shape)
+            c.poke(name, 0, np.ascontiguousarray(s.T).tobytes())
 
 
 def expert_shifted(c):
     """Expert 1 gets expert 2's weights and so on, in every layer."""
-    places = c.places()
-    experts = 1 + max(int(n.split(".experts.")[1].split(".")[0]) for n in places if ".experts." in n)
-    old = {n: c.read(p) for n, p in places.items() if ".experts." in n}
-    for n in old:
+    old = {n: c.read(n) for n in c.tensors() if ".experts." in n}
+    experts = 1 + max(int(n.split(".experts.")[1].split(".")[0]) for n in old)
+    for n, weights in old.items():
         head, tail = n.split(".experts.")
         e, rest = tail.split(".", 1)
-        c.write(places[n], old["%s.experts.%d.%s" % (head, (int(e) + 1) % experts, rest)])
+        c.poke("%s.experts.%d.%s" % (head, (int(e) + 1) % experts, rest), 0, weights)
 
 
 def topk_not_normalised(c):
@@ -120,11 +64,8 @@ for model, mistakes in MISTAKES.items():
     print("%-20s %-20s %.2e" % (model, "unchanged", right))
     assert right <= 1e-3
     for mistake in mistakes:
-        copy = Copy(model)
-        try:
+        with ModelCopy(model) as copy:
             mistake(copy)
             moved = np.abs(last_logits(copy.folder, prompts[PROMPT]) - logits[PROMPT + ".last"]).max()
-        finally:
-            shutil.rmtree(copy.folder)
         print("%-20s %-20s %.3f" % (model, mistake.__name__, moved))
         assert moved > 1e-2, "%s: the golden comparison does not see %s" % (model, mistake.__name__)

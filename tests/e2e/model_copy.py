@@ -68,16 +68,32 @@ class ModelCopy:
         with open(self.path(shard), "wb") as f:
             f.write(struct.pack("<Q", len(raw)) + raw + data)
 
-    def find(self, tensor):
-        """-> shard, first byte in the file, bytes"""
+    def headers(self):
+        """shard -> header, offset of the data"""
+        out = {}
         for shard in self.shards():
             with open(self.path(shard), "rb") as f:
                 length = struct.unpack("<Q", f.read(8))[0]
-                t = json.loads(f.read(length)).get(tensor)
-            if t:
-                begin, end = t["data_offsets"]
-                return shard, 8 + length + begin, end - begin
+                out[shard] = json.loads(f.read(length)), 8 + length
+        return out
+
+    def tensors(self):
+        """name -> shape"""
+        return {name: t["shape"] for h, _ in self.headers().values() for name, t in h.items() if name != "__metadata__"}
+
+    def find(self, tensor):
+        """-> shard, first byte in the file, bytes"""
+        for shard, (header, base) in self.headers().items():
+            if tensor in header:
+                begin, end = header[tensor]["data_offsets"]
+                return shard, base + begin, end - begin
         raise KeyError(tensor)
+
+    def read(self, tensor):
+        shard, begin, size = self.find(tensor)
+        with open(self.path(shard), "rb") as f:
+            f.seek(begin)
+            return f.read(size)
 
     def edit(self, tensor, **fields):
         """Changes a tensor's entry: dtype, shape, data_offsets."""

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The MoE block of a small checkpoint against values of an outside reference (tests/fixtures): every ISA level, any number of
- * ducks, slices that cut scale blocks, uneven and empty parts. Partial sums are added in slot order. check_golden LEVEL: 77 if this CPU
- * cannot run the level, which ctest reports as skipped. */
+/* The MoE block of a small checkpoint against values of an outside reference (tests/fixtures): every ISA level, any
+ * number of ducks, slices that cut scale blocks, uneven and empty parts. Partial sums are added in slot order.
+ * check_golden LEVEL: 77 if this CPU cannot run the level, which ctest reports as skipped. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,22 +11,22 @@
 #include "model/checkpoint.h"
 #include "plan/plan.h"
 
-#define CHECK(condition, ...)                                                                                          \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "line %d: ", __LINE__);                                                                    \
-            fprintf(stderr, __VA_ARGS__);                                                                              \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
+#define CHECK(condition, ...)                       \
+    do {                                            \
+        if (!(condition)) {                         \
+            fprintf(stderr, "line %d: ", __LINE__); \
+            fprintf(stderr, __VA_ARGS__);           \
+            exit(1);                                \
+        }                                           \
     } while (0)
 
-#define DIR    FIXTURES "/qwen3-moe-fp8-tiny"
-#define LAYERS 3
+#define DIR     FIXTURES "/qwen3-moe-fp8-tiny"
+#define LAYERS  3
 #define EXPERTS 16
-#define HIDDEN 256
-#define INTER  192
-#define ROWS   19
-#define TOP_K  4
+#define HIDDEN  256
+#define INTER   192
+#define ROWS    19
+#define TOP_K   4
 
 struct golden {
     struct dk_checkpoint *model, *trace;
@@ -159,7 +159,8 @@ static void run_block(const struct dk_kernels *k, struct dk_exec *e, struct gold
 static void check_layer(const struct dk_kernels *k, struct golden *g, int layer)
 {
     static const uint32_t ducks[] = {1, 2, 3, 4, 6, 7};
-    float *in = trace_tensor(g, layer, "in", ROWS * HIDDEN * 4), *want = trace_tensor(g, layer, "out", ROWS * HIDDEN * 4);
+    float *in = trace_tensor(g, layer, "in", ROWS * HIDDEN * 4),
+          *want = trace_tensor(g, layer, "out", ROWS * HIDDEN * 4);
     float *weights = trace_tensor(g, layer, "expert_weights", ROWS * TOP_K * 4);
     int32_t *ids = trace_tensor(g, layer, "expert_ids", ROWS * TOP_K * 4);
     float *out = malloc(ROWS * HIDDEN * sizeof *out), *ref = malloc(ROWS * HIDDEN * sizeof *ref);
@@ -177,12 +178,12 @@ static void check_layer(const struct dk_kernels *k, struct golden *g, int layer)
                 size += (double)want[i] * (double)want[i];
             }
             CHECK(sqrt(error / size) <= 1e-5, "%s: layer %d, %u ducks in units of %u: relative error %g",
-                          dk_isa_name(dk_kernels_isa(k)), layer, ducks[d], multiple_of, sqrt(error / size));
+                  dk_isa_name(dk_kernels_isa(k)), layer, ducks[d], multiple_of, sqrt(error / size));
             if (dk_kernels_isa(k) == DK_ISA_REF || layer || d % 3 != 1)
                 continue;
             run_block(dk_kernels_get(DK_ISA_REF), e, g, layer, ducks[d], multiple_of, in, ids, weights, ref);
             CHECK(memcmp(out, ref, ROWS * HIDDEN * sizeof *out) == 0, "%s and the reference differ",
-                         dk_isa_name(dk_kernels_isa(k)));
+                  dk_isa_name(dk_kernels_isa(k)));
         }
     dk_exec_close(e);
     free(in);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_kernels --isa LEVEL [--seed N]: checks one level's kernels. 0 all right; 1 not; 77 this CPU cannot run the level,
- * which ctest reports as skipped. check_kernels --bench: see bench_kernels.c. */
+/* check_kernels --isa LEVEL [--seed N]: checks one level's kernels. 0 all right; 1 not; 77 this CPU cannot run the
+ * level, which ctest reports as skipped. check_kernels --bench: see bench_kernels.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products and the mixture of experts: against plain sums in double precision for the reference level, bit for bit
- * against the reference for the others. */
+/* Matrix products and the mixture of experts: against plain sums in double precision for the reference level, bit for
+ * bit against the reference for the others. */
 #include "kernel_cases.h"
 
 #include <float.h>
@@ -92,7 +92,8 @@ static void check_matrix(const struct dk_kernels *k, struct dk_rng *rng, enum dk
 
 void check_matrices(const struct dk_kernels *k)
 {
-    static const uint32_t sizes[] = {1, 2, 3, 5, 7, 8, 15, 31, 32, 33, 63, 64, 65, 96, 127, 128, 129, 160, 200, 257, 320};
+    static const uint32_t sizes[] = {1,  2,  3,  5,   7,   8,   15,  31,  32,  33, 63,
+                                     64, 65, 96, 127, 128, 129, 160, 200, 257, 320};
     static const uint32_t batches[] = {1, 2, 3, 4, 5, 6, 7, 8, 13, 32, 33, 40};
     struct dk_rng rng = {cases_seed};
 
@@ -296,8 +297,9 @@ void check_experts(const struct dk_kernels *k)
     check_dense(k, &rng);
 }
 
-/* Each of the 256 FP8 codes as the only weight of its row, in every place of a column, for batches that take different ways
- * through a kernel: the value of the code, or for the two codes of NaN, which packing refuses, the same everywhere. */
+/* Each of the 256 FP8 codes as the only weight of its row, in every place of a column, for batches that take different
+ * ways through a kernel: the value of the code, or for the two codes of NaN, which packing refuses, the same
+ * everywhere. */
 void check_codes(const struct dk_kernels *k)
 {
     struct dk_exec *e = threads_of(1);

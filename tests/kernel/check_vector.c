@@ -24,10 +24,10 @@ static void check_size(const struct dk_kernels *k, struct dk_rng *rng, uint32_t 
     int at = snprintf(what, sizeof what, "%s n=%u style=%s ", dk_isa_name(dk_kernels_isa(k)), n, style_name(s));
     size_t bytes = n * sizeof(float);
 
-#define SAME(name)                                                                                                     \
-    do {                                                                                                               \
-        snprintf(what + at, sizeof what - (size_t)at, name);                                                           \
-        same_bits(got.data, want.data, n, what);                                                                       \
+#define SAME(name)                                           \
+    do {                                                     \
+        snprintf(what + at, sizeof what - (size_t)at, name); \
+        same_bits(got.data, want.data, n, what);             \
     } while (0)
 
     fill_floats(rng, a.data, n, s);

@@ -12,11 +12,11 @@
 /* What the kernel checks and the benchmark share: data of several styles, buffers with guards, comparison. */
 
 enum style {
-    STYLE_RANDOM,   /* every weight code but NaN; activations about 1 */
-    STYLE_ZERO,     /* zeros of both signs */
-    STYLE_EXTREME,  /* largest, smallest and subnormal numbers of both signs */
-    STYLE_CANCEL,   /* large numbers that nearly cancel */
-    STYLE_SPECIAL,  /* some activations are infinite or NaN */
+    STYLE_RANDOM,  /* every weight code but NaN; activations about 1 */
+    STYLE_ZERO,    /* zeros of both signs */
+    STYLE_EXTREME, /* largest, smallest and subnormal numbers of both signs */
+    STYLE_CANCEL,  /* large numbers that nearly cancel */
+    STYLE_SPECIAL, /* some activations are infinite or NaN */
     STYLE_COUNT
 };
 const char *style_name(enum style s);
@@ -25,7 +25,8 @@ const char *style_name(enum style s);
 extern uint64_t cases_seed;
 extern unsigned cases_failed, cases_run;
 
-/* count floats at an address that is `misalign` bytes (0 or 4..60) off a 64-byte boundary, with guard bytes before and behind. */
+/* count floats at an address that is `misalign` bytes (0 or 4..60) off a 64-byte boundary, with guard bytes before and
+ * behind. */
 struct buffer {
     float *data;
     size_t count;
@@ -42,8 +43,8 @@ void fill_weights(struct dk_rng *rng, void *to, enum dk_dtype type, size_t count
 struct weights {
     enum dk_dtype type;
     uint32_t rows, cols, row_origin, col_origin;
-    uint8_t *source;      /* [rows][cols] */
-    float *scales;        /* [row blocks][scale_stride] or NULL */
+    uint8_t *source; /* [rows][cols] */
+    float *scales;   /* [row blocks][scale_stride] or NULL */
     uint32_t scale_stride;
     struct dk_matrix packed;
 };

@@ -14,8 +14,7 @@ static const uint8_t *packed_at(const struct dk_matrix *m, uint32_t row, uint32_
 {
     uint32_t panel = row / 32, lane = row % 32, place = m->type == DK_F32 ? lane : lane % 16 * 2 + lane / 16;
 
-    return m->data +
-           ((((size_t)(panel / 2) * m->cols + col) * 2 + panel % 2) * 32 + place) * dk_dtype_bytes(m->type);
+    return m->data + ((((size_t)(panel / 2) * m->cols + col) * 2 + panel % 2) * 32 + place) * dk_dtype_bytes(m->type);
 }
 
 static uint8_t code_at(uint32_t row, uint32_t col)
@@ -52,8 +51,8 @@ static void check_packed(const struct dk_matrix *m, uint32_t row_origin, uint32_
             cr_assert_eq(*packed_at(m, r, c), want, "row %u, column %u", r, c);
             if (r < m->rows)
                 cr_assert_eq(m->scales[r / 32 * m->runs + run],
-                             256 * scale_at((row_origin + r) / 128, (col_origin + c) / 128), "scale of row %u, column %u", r,
-                             c);
+                             256 * scale_at((row_origin + r) / 128, (col_origin + c) / 128),
+                             "scale of row %u, column %u", r, c);
         }
 }
 
@@ -230,4 +229,31 @@ Test(kernel_pack, sizes)
     for (size_t i = 0; i < dk_matrix_data_bytes(DK_F8_E4M3, 1536, 2048); i += 997)
         cr_assert_eq(f.gate_up.data[i], 0);
     dk_ffn_free(&f);
+}
+
+/* Blocks of medium size share slabs: none overlap, all are zeroed, whatever the order in which others went. */
+Test(kernel_pack, many_blocks)
+{
+    enum { COUNT = 200 };
+    static struct dk_matrix m[COUNT];
+    size_t bytes = dk_matrix_data_bytes(DK_F8_E4M3, 1024, 1000);
+
+    for (uint32_t i = 0; i < 3 * COUNT; i++) {
+        struct dk_matrix *at = &m[i * 7 % COUNT];
+
+        dk_matrix_free(at);
+        cr_assert_eq(dk_matrix_alloc(at, DK_F8_E4M3, 1024, 1000, 0, 1), 0);
+        cr_assert_eq((uintptr_t)at->data % 64, 0);
+        for (size_t j = 0; j < bytes; j += bytes - 1) {
+            cr_assert_eq(at->data[j], 0);
+            at->data[j] = (uint8_t)(i % 251 + 1);
+        }
+    }
+    for (uint32_t i = 2 * COUNT; i < 3 * COUNT; i++) {
+        struct dk_matrix *at = &m[i * 7 % COUNT];
+
+        cr_assert_eq(at->data[0], i % 251 + 1);
+        cr_assert_eq(at->data[bytes - 1], i % 251 + 1);
+        dk_matrix_free(at);
+    }
 }

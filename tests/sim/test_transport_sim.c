@@ -10,11 +10,11 @@
 #include "transport_rig.h"
 
 enum {
-    SIZES = 20,          /* messages of a seed in each direction, from 1 B to LARGEST in even steps of the logarithm */
+    SIZES = 20, /* messages of a seed in each direction, from 1 B to LARGEST in even steps of the logarithm */
     LARGEST = 8 << 20,
     NOISE_BYTES = LARGEST + (1 << 16),
     RESPONDERS_MAX = 5,
-    FOR_US = 600000000,  /* of the fake clock */
+    FOR_US = 600000000, /* of the fake clock */
 };
 
 struct exchange {
@@ -235,11 +235,13 @@ Test(transport_sim, every_message_arrives_once_and_intact, .timeout = 1500)
     cr_assert(sums.replayed > 0 || seeds < 20, "no response was ever replayed");
     cr_assert(sums.foreign > 0 || seeds < 20, "no damaged address was ever seen");
     fprintf(stderr,
-            "%llu seeds from %llu: %llu frames, retransmitted %llu, duplicates %llu, replayed %llu, reordered %llu, corrupt %llu, "
+            "%llu seeds from %llu: %llu frames, retransmitted %llu, duplicates %llu, replayed %llu, reordered %llu, "
+            "corrupt %llu, "
             "foreign %llu\n",
-            (unsigned long long)seeds, (unsigned long long)first, (unsigned long long)sums.frames_sent, (unsigned long long)sums.retransmitted,
-            (unsigned long long)sums.duplicates, (unsigned long long)sums.replayed, (unsigned long long)sums.reordered,
-            (unsigned long long)sums.corrupt, (unsigned long long)sums.foreign);
+            (unsigned long long)seeds, (unsigned long long)first, (unsigned long long)sums.frames_sent,
+            (unsigned long long)sums.retransmitted, (unsigned long long)sums.duplicates,
+            (unsigned long long)sums.replayed, (unsigned long long)sums.reordered, (unsigned long long)sums.corrupt,
+            (unsigned long long)sums.foreign);
     free(noise);
     free(run);
     free(rig);

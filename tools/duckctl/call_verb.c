@@ -145,7 +145,8 @@ static int run_describe(const struct verb *self, int argc, char **argv)
             }
         rc = EXIT_DONE;
         if (!found) {
-            dk_err_set(&err, USAGE_ERROR, "there is no service or method '%s'; `duckctl describe` lists them", words[0]);
+            dk_err_set(&err, USAGE_ERROR, "there is no service or method '%s'; `duckctl describe` lists them",
+                       words[0]);
             rc = verb_fail(s.common.json, &err);
         } else if (s.common.json) {
             print_json(json_pack("{s:O}", "methods", list));

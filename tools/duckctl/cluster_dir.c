@@ -13,6 +13,7 @@
 
 #include "base/text.h"
 #include "duckctl/duckctl.h"
+#include "duckctl/namespaces.h"
 
 int cluster_dir_name(struct cluster_dir *d, const char *name, struct dk_err *err)
 {
@@ -91,7 +92,7 @@ int cluster_dir_create(struct cluster_dir *d, int *lock, struct dk_err *err)
         close(*lock);
         return dk_err_set(err, -EEXIST, "cluster '%s' is being started by another duckctl", d->name);
     }
-    if (cluster_record_read(d, &r, NULL) == 0)
+    if (cluster_record_read(d, &r, NULL) == 0) {
         for (unsigned i = 0; i < r.process_count; i++)
             if (cluster_process_alive(&r.processes[i])) {
                 close(*lock);
@@ -100,6 +101,9 @@ int cluster_dir_create(struct cluster_dir *d, int *lock, struct dk_err *err)
                                   "choose another --name",
                                   d->name, r.processes[i].name, (int)r.processes[i].pid, d->name);
             }
+        if (r.namespaces)
+            namespaces_remove(d->name, r.namespaces);
+    }
     remove_contents(d->path);
     return 0;
 }
@@ -137,16 +141,19 @@ bool cluster_process_alive(const struct cluster_process *p)
 int cluster_record_write(const struct cluster_dir *d, const struct cluster_record *r, struct dk_err *err)
 {
     json_t *list = json_array(), *root;
-    char path[96];
+    char path[96], fresh[96];
     int rc;
 
     for (unsigned i = 0; i < r->process_count; i++)
         json_array_append_new(list,
                               json_pack("{s:s,s:i,s:I}", "name", r->processes[i].name, "pid", (int)r->processes[i].pid,
                                         "started", (json_int_t)r->processes[i].started));
-    root = json_pack("{s:s,s:b,s:o}", "coordinator", r->url, "namespaces", r->namespaces, "processes", list);
+    root = json_pack("{s:s,s:i,s:o}", "coordinator", r->url, "namespaces", (int)r->namespaces, "processes", list);
     snprintf(path, sizeof path, "%s/cluster.json", d->path);
-    rc = root ? json_dump_file(root, path, JSON_INDENT(1)) : -1;
+    snprintf(fresh, sizeof fresh, "%s/cluster.new", d->path);
+    rc = root ? json_dump_file(root, fresh, JSON_INDENT(1)) : -1;
+    if (rc == 0)
+        rc = rename(fresh, path); /* a reader sees the old one or the new one */
     json_decref(root);
     return rc < 0 ? dk_err_set(err, -EIO, "%s cannot be written", path) : 0;
 }
@@ -167,10 +174,10 @@ int cluster_record_read(const struct cluster_dir *d, struct cluster_record *r, s
                           "there is no cluster '%s' on this host: `duckctl local up --name %s --model DIR` "
                           "starts one, --coordinator URL reaches others",
                           d->name, d->name);
-    if (json_unpack(root, "{s:s,s:b,s:o}", "coordinator", &url, "namespaces", &namespaces, "processes", &list) < 0 ||
+    if (json_unpack(root, "{s:s,s:i,s:o}", "coordinator", &url, "namespaces", &namespaces, "processes", &list) < 0 ||
         !dk_text_copy(r->url, sizeof r->url, url))
         rc = dk_err_set(err, -EINVAL, "%s is damaged: end the cluster's processes and remove %s", path, d->path);
-    r->namespaces = rc == 0 && namespaces;
+    r->namespaces = rc == 0 && namespaces > 0 && namespaces <= (int)CLUSTER_PROCESSES_MAX ? (unsigned)namespaces : 0;
     if (rc == 0)
         json_array_foreach(list, i, item)
         {

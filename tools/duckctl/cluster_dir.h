@@ -28,13 +28,14 @@ struct cluster_record {
     char url[160];
     struct cluster_process processes[CLUSTER_PROCESSES_MAX];
     unsigned process_count;
-    bool namespaces; /* network namespaces were made for it */
+    unsigned namespaces; /* network namespaces made for its nodes; 0: none */
 };
 
 /* Makes up the path; nothing is created. USAGE_ERROR: a name may have 1 to 20 letters, digits, '-' and '_'. */
 int cluster_dir_name(struct cluster_dir *d, const char *name, struct dk_err *err);
 /* Creates the folder for a new cluster and locks it against another `up` (*lock: a descriptor, close it when the
- * cluster is recorded or has failed). What a crashed cluster of that name left is removed. -EEXIST: it is running. */
+ * cluster is recorded or has failed). What a crashed cluster of that name left is removed, namespaces too. -EEXIST: it
+ * is running. */
 int cluster_dir_create(struct cluster_dir *d, int *lock, struct dk_err *err);
 void cluster_dir_remove(const struct cluster_dir *d);
 

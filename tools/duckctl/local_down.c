@@ -49,7 +49,7 @@ static int down(const struct cluster_dir *d, int *killed, struct dk_err *err)
         return rc;
     *killed = processes_stop(&r);
     if (r.namespaces)
-        namespaces_remove(d->name, r.process_count - 1);
+        namespaces_remove(d->name, r.namespaces);
     cluster_dir_remove(d);
     return 0;
 }

@@ -83,6 +83,15 @@ static void add_number(struct arguments *a, const char *name, uint32_t value)
     add(a, name, a->text[a->texts++]);
 }
 
+/* Recorded at once: if this duckctl is killed, `local down` still finds the process. */
+static int start(struct up *u, const char *name, const char *program, const char *netns, const struct arguments *a,
+                 struct dk_err *err)
+{
+    int rc = process_start(&u->dir, &u->record, name, program, netns, a->v, err);
+
+    return rc < 0 ? rc : cluster_record_write(&u->dir, &u->record, err);
+}
+
 static int start_coordinator(struct up *u, struct dk_err *err)
 {
     const struct up_settings *s = u->settings;
@@ -94,7 +103,7 @@ static int start_coordinator(struct up *u, struct dk_err *err)
         add_number(&a, "--max-running", s->max_running);
     if (s->step_rows)
         add_number(&a, "--step-rows", s->step_rows);
-    return process_start(&u->dir, &u->record, "coordinator", "coordinator", NULL, a.v, err);
+    return start(u, "coordinator", "coordinator", NULL, &a, err);
 }
 
 /* node 0 is the worker, 1 + i duck i. */
@@ -124,8 +133,7 @@ static int start_node(struct up *u, unsigned node, struct dk_err *err)
         add(&a, "--net-fault", s->net_fault);
     if (s->dead_after_ms)
         add_number(&a, "--dead-after-ms", s->dead_after_ms);
-    return process_start(&u->dir, &u->record, name, node ? "duck-firmware" : "attention-worker", packet ? ns : NULL,
-                         a.v, err);
+    return start(u, name, node ? "duck-firmware" : "attention-worker", packet ? ns : NULL, &a, err);
 }
 
 static int still_alive(void *ctx, struct dk_err *err)
@@ -211,8 +219,10 @@ static int bring_up(struct up *u, const char *model, struct dk_err *err)
     else
         snprintf(u->record.url, sizeof u->record.url, "ipc://%s/control", u->dir.path);
     if (!strcmp(u->settings->port, "af_packet")) {
-        u->record.namespaces = true;
-        rc = namespaces_create(u->dir.name, nodes, err);
+        u->record.namespaces = nodes;
+        rc = cluster_record_write(&u->dir, &u->record, err);
+        if (rc == 0)
+            rc = namespaces_create(u->dir.name, nodes, err);
         if (rc < 0)
             return rc;
     }
@@ -223,9 +233,11 @@ static int bring_up(struct up *u, const char *model, struct dk_err *err)
     for (unsigned i = 0; rc == 0 && i < nodes; i++)
         rc = start_node(u, i, err);
     if (rc == 0)
-        rc = cluster_record_write(&u->dir, &u->record, err);
-    if (rc == 0)
         rc = dk_rpc_dial(&dk_control_nng, u->record.url, &u->client, err);
+    if (rc == -EINVAL) {
+        dk_err_prefix(err, "--listen");
+        return err->rc = USAGE_ERROR;
+    }
     if (rc == 0)
         rc = wait_for_nodes(u, (int)nodes, err);
     if (rc == 0 && model)
@@ -237,7 +249,7 @@ static void take_down(struct up *u)
 {
     processes_stop(&u->record);
     if (u->record.namespaces)
-        namespaces_remove(u->dir.name, 1 + u->settings->ducks);
+        namespaces_remove(u->dir.name, u->record.namespaces);
     cluster_dir_remove(&u->dir);
 }
 

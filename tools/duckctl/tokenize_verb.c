@@ -49,7 +49,8 @@ int id_list_parse(const char *text, const char *what, uint32_t **ids, size_t *co
         if (p == start || v > UINT32_MAX || (*p && *p != ',')) {
             free(*ids);
             *ids = NULL;
-            return dk_err_set(err, USAGE_ERROR, "%s: no token id at '%.40s'; write whole numbers as 1,2,3", what, start);
+            return dk_err_set(err, USAGE_ERROR, "%s: no token id at '%.40s'; write whole numbers as 1,2,3", what,
+                              start);
         }
         (*ids)[(*count)++] = (uint32_t)v;
         if (!*p)

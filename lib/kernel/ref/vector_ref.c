@@ -85,7 +85,8 @@ static void softmax_ref(uint32_t n, float *x)
         x[i] /= sum;
 }
 
-/* silu(g) = g / (1 + e^-g), with the exponential of -|g| only, so that it stays exact to a few ulp where e^-g overflows. */
+/* silu(g) = g / (1 + e^-g), with the exponential of -|g| only, so that it stays exact to a few ulp where e^-g
+ * overflows. */
 static void silu_mul_ref(uint32_t n, const float *g, const float *u, float *y)
 {
     for (uint32_t i = 0; i < n; i++) {

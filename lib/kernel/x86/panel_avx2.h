@@ -3,9 +3,10 @@
  *   widen_quarter(column, q, w)  16 rows of a pair's column: panel q / 2, its rows 8 (q % 2) .. + 7 to w[0] and
  *                                16 + 8 (q % 2) .. + 7 to w[1];
  *   widen_panel(column, j, w)    32 rows: panel j to w[4], in order;
- * and, if it has a better way for one row of x, OWN_SINGLE and a function single(). A column is widened once for a block of rows
- * of x. One row takes whole columns, 8 sums in registers; 2 rows a panel at a time; 3 to 6 rows 16 weight rows at a time, 12
- * sums: a run (8 KiB of FP8) is then read several times, from the first-level cache but for the first time. */
+ * and, if it has a better way for one row of x, OWN_SINGLE and a function single(). A column is widened once for a
+ * block of rows of x. One row takes whole columns, 8 sums in registers; 2 rows a panel at a time; 3 to 6 rows 16 weight
+ * rows at a time, 12 sums: a run (8 KiB of FP8) is then read several times, from the first-level cache but for the
+ * first time. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -31,8 +32,8 @@ INLINE void prefetch_column(const char *at)
 }
 
 /* One run of columns, 2 rows of x, one panel. */
-INLINE void panel_block(int panel, const uint8_t *w, const char *ahead, uint32_t cols, const float *const *x, uint32_t col,
-                        float scale, bool first, float (*out)[DK_PAIR_ROWS])
+INLINE void panel_block(int panel, const uint8_t *w, const char *ahead, uint32_t cols, const float *const *x,
+                        uint32_t col, float scale, bool first, float (*out)[DK_PAIR_ROWS])
 {
     const float *x0 = x[0] + col, *x1 = x[1] + col;
     __m256 chain[2][4];
@@ -144,12 +145,12 @@ static void single(const struct dk_pairs *p, const float *x, float (*out)[DK_PAI
 }
 #endif
 
-#define QUARTERS(n)                                                                                                    \
-    case n:                                                                                                            \
-        quarter_block(n, 0, w, ahead.at, cols, x + i, col, scale[0], run == 0, out + i);                                         \
-        quarter_block(n, 1, w, ahead.at, cols, x + i, col, scale[0], run == 0, out + i);                                         \
-        quarter_block(n, 2, w, ahead.at, cols, x + i, col, scale[p->runs], run == 0, out + i);                                   \
-        quarter_block(n, 3, w, ahead.at, cols, x + i, col, scale[p->runs], run == 0, out + i);                                   \
+#define QUARTERS(n)                                                                            \
+    case n:                                                                                    \
+        quarter_block(n, 0, w, ahead.at, cols, x + i, col, scale[0], run == 0, out + i);       \
+        quarter_block(n, 1, w, ahead.at, cols, x + i, col, scale[0], run == 0, out + i);       \
+        quarter_block(n, 2, w, ahead.at, cols, x + i, col, scale[p->runs], run == 0, out + i); \
+        quarter_block(n, 3, w, ahead.at, cols, x + i, col, scale[p->runs], run == 0, out + i); \
         break;
 
 static void several(const struct dk_pairs *p, uint32_t n, const float *const *x, float (*out)[DK_PAIR_ROWS])
@@ -166,16 +167,16 @@ static void several(const struct dk_pairs *p, uint32_t n, const float *const *x,
             dk_ahead_check(&ahead);
             for (uint32_t i = 0; i < n; i += ROWS_MAX) {
                 switch (n - i) {
-                QUARTERS(1)
+                    QUARTERS(1)
                 case 2:
                     panel_block(0, w, ahead.at, cols, x + i, col, scale[0], run == 0, out + i);
                     panel_block(1, w, ahead.at, cols, x + i, col, scale[p->runs], run == 0, out + i);
                     break;
-                QUARTERS(3)
-                QUARTERS(4)
-                QUARTERS(5)
+                    QUARTERS(3)
+                    QUARTERS(4)
+                    QUARTERS(5)
                 default:
-                QUARTERS(6)
+                    QUARTERS(6)
                 }
             }
             w += (size_t)cols * COLUMN_BYTES;

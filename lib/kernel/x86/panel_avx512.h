@@ -13,7 +13,8 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-INLINE void one_column(int rows, const uint8_t *w, const char *ahead, const float *const *x, size_t c, __m512 (*chain)[4])
+INLINE void one_column(int rows, const uint8_t *w, const char *ahead, const float *const *x, size_t c,
+                       __m512 (*chain)[4])
 {
     __m512 v[4];
 
@@ -69,9 +70,9 @@ INLINE void block(int rows, const uint8_t *w, struct dk_ahead ahead, uint32_t co
         }
 }
 
-#define ROWS(n)                                                                                                        \
-    case n:                                                                                                            \
-        block(n, w, ahead, cols, x + i, col, scale, p->runs, run == 0, out + i);                                                 \
+#define ROWS(n)                                                                  \
+    case n:                                                                      \
+        block(n, w, ahead, cols, x + i, col, scale, p->runs, run == 0, out + i); \
         break;
 
 static void pairs(const struct dk_pairs *p, uint32_t n, const float *const *x, float (*out)[DK_PAIR_ROWS])
@@ -90,13 +91,13 @@ static void pairs(const struct dk_pairs *p, uint32_t n, const float *const *x, f
             dk_ahead_check(&ahead);
             for (uint32_t i = 0; i < n; i += ROWS_MAX) {
                 switch (n - i) {
-                ROWS(1)
-                ROWS(2)
-                ROWS(3)
-                ROWS(4)
-                ROWS(5)
+                    ROWS(1)
+                    ROWS(2)
+                    ROWS(3)
+                    ROWS(4)
+                    ROWS(5)
                 default:
-                ROWS(6)
+                    ROWS(6)
                 }
             }
             w += (size_t)cols * COLUMN_BYTES;

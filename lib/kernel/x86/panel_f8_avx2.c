@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* FP8 E4M3 by AVX2. Two codes are one 16-bit lane. A code s eeee mmm in the lane's high byte, shifted right by one with its sign,
- * or a code in the low byte, taken as a signed byte and multiplied by 128 (vpmaddubsw with 128 for this byte and 0 for
- * the other), becomes s s eeee mmm ...; without bit 14 and what is below mmm that is the fp16 number code x 2^-8, subnormals
- * included, which F16C widens. The scale has the 2^8 in it. (Two ways for the two bytes because they keep different execution
- * units busy.)
+/* FP8 E4M3 by AVX2. Two codes are one 16-bit lane. A code s eeee mmm in the lane's high byte, shifted right by one with
+ * its sign, or a code in the low byte, taken as a signed byte and multiplied by 128 (vpmaddubsw with 128 for this byte
+ * and 0 for the other), becomes s s eeee mmm ...; without bit 14 and what is below mmm that is the fp16 number code x
+ * 2^-8, subnormals included, which F16C widens. The scale has the 2^8 in it. (Two ways for the two bytes because they
+ * keep different execution units busy.)
  *
- * One row of x: widening 8 fp16 from a register takes two operations and the upper half of a register a third to get at;
- * from memory it takes one. So the fp16 columns go through a small ring in the first-level cache, a few columns ahead of the
- * multiply-adds, which is a third faster where memory is not the limit. */
+ * One row of x: widening 8 fp16 from a register takes two operations and the upper half of a register a third to get
+ * at; from memory it takes one. So the fp16 columns go through a small ring in the first-level cache, a few columns
+ * ahead of the multiply-adds, which is a third faster where memory is not the limit. */
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -18,8 +18,7 @@ static inline __attribute__((always_inline)) void widen_quarter(const uint8_t *c
 {
     __m128i v = _mm_loadu_si128((const __m128i *)(column + 16 * q));
 
-    w[0] = _mm256_cvtph_ps(
-        _mm_and_si128(_mm_maddubs_epi16(_mm_set1_epi16(0x0080), v), _mm_set1_epi16((short)0xbfff)));
+    w[0] = _mm256_cvtph_ps(_mm_and_si128(_mm_maddubs_epi16(_mm_set1_epi16(0x0080), v), _mm_set1_epi16((short)0xbfff)));
     w[1] = _mm256_cvtph_ps(_mm_and_si128(_mm_srai_epi16(v, 1), _mm_set1_epi16((short)0xbf80)));
 }
 
@@ -48,7 +47,7 @@ static inline __attribute__((always_inline)) void widen_panel(const uint8_t *col
 
 #define LEAD 4u         /* columns that widening is ahead */
 #define RING (2 * LEAD) /* columns of the ring */
-_Static_assert(LEAD * COLUMN_BYTES <= DK_DATA_SLACK, "widening ahead stays in the block");
+_Static_assert(LEAD *COLUMN_BYTES <= DK_DATA_SLACK, "widening ahead stays in the block");
 
 /* A pair's column to its place in the ring, as fp16. */
 INLINE void fill(uint8_t *slot, const uint8_t *column)

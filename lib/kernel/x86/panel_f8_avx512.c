@@ -7,10 +7,10 @@
 
 static inline __attribute__((always_inline)) void widen_column(const uint8_t *column, __m512 *w)
 {
-    const __m512i mask = _mm512_set1_epi16((short)0xbfff);
     __m512i v = _mm512_loadu_si512(column);
-    __m512i low = _mm512_and_si512(_mm512_maddubs_epi16(_mm512_set1_epi16(0x0080), v), mask);
-    __m512i high = _mm512_and_si512(_mm512_maddubs_epi16(_mm512_set1_epi16((short)0x8000), v), mask);
+    __m512i low = _mm512_and_si512(_mm512_maddubs_epi16(_mm512_set1_epi16(0x0080), v),
+                                   _mm512_set1_epi16((short)0xbfff));
+    __m512i high = _mm512_and_si512(_mm512_srai_epi16(v, 1), _mm512_set1_epi16((short)0xbf80));
 
     w[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(low));
     w[1] = _mm512_cvtph_ps(_mm512_castsi512_si256(high));

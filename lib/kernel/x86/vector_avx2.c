@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The vector functions by AVX2, and the table of this level. Tails: sums finish in the array of partial sums, element by
- * element; everything else runs once more on a padded copy. */
+/* The vector functions by AVX2, and the table of this level. Tails: sums finish in the array of partial sums, element
+ * by element; everything else runs once more on a padded copy. */
 #include <immintrin.h>
 #include <string.h>
 

@@ -72,8 +72,8 @@ static void axpy_avx512(uint32_t n, float a, const float *x, float *y)
     for (uint32_t i = 0; i < n; i += 16) {
         __mmask16 m = mask_at(i, n);
 
-        _mm512_mask_storeu_ps(
-            y + i, m, _mm512_fmadd_ps(va, _mm512_maskz_loadu_ps(m, x + i), _mm512_maskz_loadu_ps(m, y + i)));
+        _mm512_mask_storeu_ps(y + i, m,
+                              _mm512_fmadd_ps(va, _mm512_maskz_loadu_ps(m, x + i), _mm512_maskz_loadu_ps(m, y + i)));
     }
 }
 

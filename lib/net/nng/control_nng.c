@@ -3,10 +3,10 @@
  *
  * Closing a socket in NNG 1.5 can hang: when a connection is closed between the arrival of a message's length and the
  * callback that goes on to read its body, that callback's next read is refused without an end, and NNG's one
- * reaping thread waits for it for ever (nng:src/sp/transport/tcp/tcp.c, tcptran_pipe_recv_cb; repaired in 1.6 by a check
- * of p->closed). So a close first lets what is under way arrive, which makes it rare, and then leaves the closing to a
- * thread for which the caller waits a limited time. By then the address is free and no context of the socket is left; what
- * a stuck close keeps is some memory. */
+ * reaping thread waits for it for ever (nng:src/sp/transport/tcp/tcp.c, tcptran_pipe_recv_cb; repaired in 1.6 by a
+ * check of p->closed). So a close first lets what is under way arrive, which makes it rare, and then leaves the closing
+ * to a thread for which the caller waits a limited time. By then the address is free and no context of the socket is
+ * left; what a stuck close keeps is some memory. */
 #include "control_nng.h"
 
 #include <pthread.h>
@@ -24,14 +24,30 @@ int control_errno(int rv)
     static const struct {
         int nng, posix;
     } rows[] = {
-        {NNG_EINTR, EINTR},          {NNG_ENOMEM, ENOMEM},           {NNG_EINVAL, EINVAL},
-        {NNG_EBUSY, EBUSY},          {NNG_ETIMEDOUT, ETIMEDOUT},     {NNG_ECONNREFUSED, ECONNREFUSED},
-        {NNG_ECLOSED, ECANCELED},    {NNG_EAGAIN, EAGAIN},           {NNG_ENOTSUP, ENOTSUP},
-        {NNG_EADDRINUSE, EADDRINUSE}, {NNG_ESTATE, EPROTO},          {NNG_ENOENT, ENOENT},
-        {NNG_EPROTO, EPROTO},        {NNG_EUNREACHABLE, EHOSTUNREACH}, {NNG_EADDRINVAL, EADDRNOTAVAIL},
-        {NNG_EPERM, EPERM},          {NNG_EMSGSIZE, EMSGSIZE},       {NNG_ECONNABORTED, ECONNABORTED},
-        {NNG_ECONNRESET, ECONNRESET}, {NNG_ECANCELED, ECANCELED},    {NNG_ENOFILES, EMFILE},
-        {NNG_ENOSPC, ENOSPC},        {NNG_EEXIST, EEXIST},           {NNG_ECONNSHUT, EPIPE},
+        {NNG_EINTR, EINTR},
+        {NNG_ENOMEM, ENOMEM},
+        {NNG_EINVAL, EINVAL},
+        {NNG_EBUSY, EBUSY},
+        {NNG_ETIMEDOUT, ETIMEDOUT},
+        {NNG_ECONNREFUSED, ECONNREFUSED},
+        {NNG_ECLOSED, ECANCELED},
+        {NNG_EAGAIN, EAGAIN},
+        {NNG_ENOTSUP, ENOTSUP},
+        {NNG_EADDRINUSE, EADDRINUSE},
+        {NNG_ESTATE, EPROTO},
+        {NNG_ENOENT, ENOENT},
+        {NNG_EPROTO, EPROTO},
+        {NNG_EUNREACHABLE, EHOSTUNREACH},
+        {NNG_EADDRINVAL, EADDRNOTAVAIL},
+        {NNG_EPERM, EPERM},
+        {NNG_EMSGSIZE, EMSGSIZE},
+        {NNG_ECONNABORTED, ECONNABORTED},
+        {NNG_ECONNRESET, ECONNRESET},
+        {NNG_ECANCELED, ECANCELED},
+        {NNG_ENOFILES, EMFILE},
+        {NNG_ENOSPC, ENOSPC},
+        {NNG_EEXIST, EEXIST},
+        {NNG_ECONNSHUT, EPIPE},
     };
 
     if (rv == 0)
@@ -53,17 +69,23 @@ int control_url_check(const char *url, struct dk_err *err)
 
         if (!port || strspn(port + 1, "0123456789") != strlen(port + 1) || strlen(port + 1) < 1 ||
             strlen(port + 1) > 5 || atoi(port + 1) > 65535)
-            return dk_err_set(err, -EINVAL, "%s: a tcp address is tcp://HOST:PORT with a port from 1 to 65535, for example tcp://127.0.0.1:7717",
-                              url);
+            return dk_err_set(
+                err, -EINVAL,
+                "%s: a tcp address is tcp://HOST:PORT with a port from 1 to 65535, for example tcp://127.0.0.1:7717",
+                url);
         return 0;
     }
     if (!strncmp(url, "ipc://", 6)) {
         if (url[6] != '/')
-            return dk_err_set(err, -EINVAL, "%s: an ipc address is ipc:// and an absolute path, for example "
-                              "ipc:///run/duckllm/coordinator.sock", url);
+            return dk_err_set(err, -EINVAL,
+                              "%s: an ipc address is ipc:// and an absolute path, for example "
+                              "ipc:///run/duckllm/coordinator.sock",
+                              url);
         if (strlen(url + 6) >= sizeof sun->sun_path)
-            return dk_err_set(err, -EINVAL, "%s: the path of a socket may have %zu characters, this one has %zu; use a "
-                              "shorter folder", url, sizeof sun->sun_path - 1, strlen(url + 6));
+            return dk_err_set(err, -EINVAL,
+                              "%s: the path of a socket may have %zu characters, this one has %zu; use a "
+                              "shorter folder",
+                              url, sizeof sun->sun_path - 1, strlen(url + 6));
         return 0;
     }
     return dk_err_set(err, -EINVAL, "%s: the address of a control plane starts with tcp:// or ipc://", url);

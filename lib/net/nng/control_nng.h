@@ -16,7 +16,7 @@ void control_reply(struct dk_control_request *request, const uint8_t *data, size
 int control_dial(const char *url, struct dk_control_client **out, struct dk_err *err);
 void control_client_close(struct dk_control_client *c);
 int control_call(struct dk_control_client *c, const uint8_t *data, size_t bytes, uint32_t timeout_ms,
-             dk_control_on_reply *on_reply, void *ctx);
+                 dk_control_on_reply *on_reply, void *ctx);
 
 /* NNG's error number as a negative errno. */
 int control_errno(int rv);

@@ -4,8 +4,8 @@
  * A slot goes round: receiving -> held (its owner has the request) -> sending -> receiving. NNG's callbacks move it on
  * from receiving and sending, reply() from held; each state has one owner, so a slot needs no lock of its own. The
  * server's mutex guards `closing` and `inside`, the number of operations of NNG in progress and of callbacks running:
- * close() forbids new operations, cancels those in progress and waits until none is left. A held slot outlives the close, and the last one's reply
- * frees the server. */
+ * close() forbids new operations, cancels those in progress and waits until none is left. A held slot outlives the
+ * close, and the last one's reply frees the server. */
 #include "control_nng.h"
 
 #include <nng/protocol/reqrep0/rep.h>
@@ -21,7 +21,7 @@ struct dk_control_request {
     struct dk_control_server *server;
     nng_ctx ctx;
     nng_aio *aio;
-    nng_msg *msg;  /* the request while held */
+    nng_msg *msg; /* the request while held */
     bool sending;
 };
 
@@ -104,7 +104,8 @@ static int ipc_path_check(const char *url, struct dk_err *err)
 
     if (strncmp(url, "ipc://", 6) || lstat(url + 6, &st) < 0 || S_ISSOCK(st.st_mode))
         return 0;
-    return dk_err_set(err, -EADDRINUSE, "%s: there is a file of that name, which is no socket; choose another path", url);
+    return dk_err_set(err, -EADDRINUSE, "%s: there is a file of that name, which is no socket; choose another path",
+                      url);
 }
 
 int control_listen(const char *url, uint32_t parallel, dk_control_on_request *on_request, void *ctx,
@@ -161,11 +162,15 @@ fail:
     rc = control_errno(rv);
     control_server_close(s);
     if (rc == -EADDRINUSE)
-        return dk_err_set(err, rc, "%s is in use: another program answers there already. End it, or choose another "
-                          "address", url);
+        return dk_err_set(err, rc,
+                          "%s is in use: another program answers there already. End it, or choose another "
+                          "address",
+                          url);
     if (rc == -EADDRNOTAVAIL)
-        return dk_err_set(err, rc, "%s: this host has no such address; use one of its own, or tcp://0.0.0.0:PORT for "
-                          "all of them", url);
+        return dk_err_set(err, rc,
+                          "%s: this host has no such address; use one of its own, or tcp://0.0.0.0:PORT for "
+                          "all of them",
+                          url);
     if (rc == -ENOENT || rc == -EACCES || rc == -EPERM)
         return dk_err_set(err, rc, "%s: %s; the folder must exist and this user be allowed to write in it", url,
                           strerror(-rc));

@@ -26,8 +26,8 @@ struct dk_net {
     struct dk_net *next; /* all nets of the process */
     uint32_t ports_max, frame_bytes;
     struct sim_port *ports;
-    uint8_t *pool;               /* [POOL_FRAMES][frame_bytes] */
-    uint32_t free[POOL_FRAMES];  /* stack */
+    uint8_t *pool;              /* [POOL_FRAMES][frame_bytes] */
+    uint32_t free[POOL_FRAMES]; /* stack */
     uint32_t free_count;
     struct dk_frame waiting[POOL_FRAMES]; /* ring of received frames */
     uint32_t waiting_at, waiting_count;
@@ -49,9 +49,8 @@ static int frame_take(struct dk_net *net, struct dk_frame *f)
     if (net->free_count == 0)
         return -EAGAIN;
     i = net->free[--net->free_count];
-    *f = (struct dk_frame){.data = net->pool + (size_t)i * net->frame_bytes,
-                           .bytes = net->frame_bytes,
-                           .handle = (void *)(uintptr_t)i};
+    *f = (struct dk_frame){
+        .data = net->pool + (size_t)i * net->frame_bytes, .bytes = net->frame_bytes, .handle = (void *)(uintptr_t)i};
     return 0;
 }
 

@@ -23,7 +23,8 @@ enum { SCRIPT_PEERS = 2, SCRIPT_START_US = 1000000, SCRIPT_CONTENT_BYTES = 65535
 /* Address 0 is the engine's own. */
 static inline struct dk_addr script_address(uint32_t i)
 {
-    return (struct dk_addr){.mac = {2, 0, 0, 0, 0, (uint8_t)i}, .ipv4 = 0x0a000001 + i, .udp_port = 7000, .instance = 9 + i};
+    return (struct dk_addr){
+        .mac = {2, 0, 0, 0, 0, (uint8_t)i}, .ipv4 = 0x0a000001 + i, .udp_port = 7000, .instance = 9 + i};
 }
 
 static inline struct dk_transport_config script_config(uint32_t i)

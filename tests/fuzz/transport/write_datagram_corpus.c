@@ -12,8 +12,8 @@ struct recorder {
     uint32_t to_other, to_self;
     uint64_t now_us;
     FILE *file;
-    int fixed;            /* record frames as SCRIPT_FIXED */
-    uint32_t lose_every;  /* frames towards self */
+    int fixed;           /* record frames as SCRIPT_FIXED */
+    uint32_t lose_every; /* frames towards self */
     uint32_t frames;
 };
 

@@ -11,8 +11,8 @@ static char trace[100];
 struct named {
     struct dk_timer timer;
     char name;
-    uint64_t again_us;        /* arms itself for then */
-    struct named *disarms;    /* another one */
+    uint64_t again_us;     /* arms itself for then */
+    struct named *disarms; /* another one */
 };
 
 static void fire(void *ctx, uint64_t now_us)

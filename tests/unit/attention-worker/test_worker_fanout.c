@@ -9,7 +9,7 @@
 enum { HIDDEN = 64, ROWS = 3, TOP_K = 2, EXPERTS = 4, EPOCH = 11 };
 
 /* What a duck does: layer 0 is dense, layer 1 is not. */
-enum mode { RIGHT, OTHER_EPOCH, OTHER_LAYER, OTHER_ROWS, OTHER_HIDDEN, SHORT, LONG, INIT_REPLY, NO_RESULT, GARBAGE, REFUSE, MODES };
+enum mode { RIGHT, OTHER_EPOCH, OTHER_LAYER, OTHER_ROWS, OTHER_HIDDEN, SHORT, LONG, INIT_REPLY, NO_RESULT, GARBAGE, MISALIGNED, REFUSE, MODES };
 
 struct bench {
     struct cluster c;
@@ -101,6 +101,16 @@ static enum cluster_verdict by_mode(void *ctx, struct cluster *c, uint32_t duck,
         reply.error = &status;
     }
     a->header_bytes = (size_t)dk_data_pack(&reply.base, a->header, sizeof a->header);
+    if (mode == MISALIGNED) { /* a header without our padding, and one that puts the sums where no float may lie */
+        size_t packed = protobuf_c_message_get_packed_size(&reply.base), pad = 4 - packed % 4 + 1;
+
+        memset(a->header, 0, sizeof a->header);
+        a->header[0] = (uint8_t)(packed + pad);
+        protobuf_c_message_pack(&reply.base, a->header + 4);
+        a->header[4 + packed] = 15 << 3 | 2;
+        a->header[4 + packed + 1] = (uint8_t)(pad - 2);
+        a->header_bytes = 4 + packed + pad;
+    }
     if (mode == GARBAGE)
         memset(a->header, 0xff, a->header_bytes);
     return CLUSTER_MINE;

@@ -149,7 +149,8 @@ Test(control_nng, bad_addresses_are_refused_with_an_example)
         {"tcp://127.0.0.1:70x", -EINVAL, "tcp://HOST:PORT"},
         {"tcp://127.0.0.1:65536", -EINVAL, "65535"},
         {"ipc://relative.sock", -EINVAL, "absolute path"},
-        {"ipc:///tmp/0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+        {"ipc:///tmp/"
+         "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
          "012345",
          -EINVAL, "shorter folder"},
         {"ipc:///no/such/folder/x.sock", -ENOENT, "folder must exist"},
@@ -191,11 +192,11 @@ static void garbage_on(const char *scheme)
     } inputs[] = {
         {"GET / HTTP/1.1\r\n\r\n", 18},
         {"\0", 1},
-        {"\0SP\0\0\x30\0\0", 8},                                         /* a good greeting, then nothing */
-        {"\0SP\0\0\x30\0\0\xff\xff\xff\xff\xff\xff\xff\xff\xff", 17},     /* then an endless message */
-        {"\0SP\0\0\x30\0\0\0\0\0\0\0\0\0\2ab", 18},                       /* too short for a request's number */
-        {"\0SP\0\0\x30\0\0\1\0\0\0\0\0\0\0\2ab", 19},                     /* the same in the frame of ipc */
-        {"\0SP\0\0\x10\0\0", 8},                                          /* another protocol of NNG */
+        {"\0SP\0\0\x30\0\0", 8},                                            /* a good greeting, then nothing */
+        {"\0SP\0\0\x30\0\0\xff\xff\xff\xff\xff\xff\xff\xff\xff", 17},       /* then an endless message */
+        {"\0SP\0\0\x30\0\0\0\0\0\0\0\0\0\2ab", 18},                         /* too short for a request's number */
+        {"\0SP\0\0\x30\0\0\1\0\0\0\0\0\0\0\2ab", 19},                       /* the same in the frame of ipc */
+        {"\0SP\0\0\x10\0\0", 8},                                            /* another protocol of NNG */
         {"\0SP\0\0\x30\0\0\0\0\0\0\0\0\0\x0c\0\0\0\1\0\0\0\1\0\0\0\1", 28}, /* routing labels without an end */
     };
     struct dk_control_server *s;

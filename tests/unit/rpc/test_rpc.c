@@ -11,16 +11,16 @@
 
 static const char *const schemes[] = {"ipc", "tcp"};
 
-#define BOTH(name)                                                                                                     \
-    static void name##_on(const char *scheme);                                                                         \
-    Test(rpc, name##_ipc)                                                                                              \
-    {                                                                                                                  \
-        name##_on(schemes[0]);                                                                                         \
-    }                                                                                                                  \
-    Test(rpc, name##_tcp)                                                                                              \
-    {                                                                                                                  \
-        name##_on(schemes[1]);                                                                                         \
-    }                                                                                                                  \
+#define BOTH(name)                             \
+    static void name##_on(const char *scheme); \
+    Test(rpc, name##_ipc)                      \
+    {                                          \
+        name##_on(schemes[0]);                 \
+    }                                          \
+    Test(rpc, name##_tcp)                      \
+    {                                          \
+        name##_on(schemes[1]);                 \
+    }                                          \
     static void name##_on(const char *scheme)
 
 BOTH(call_answers)

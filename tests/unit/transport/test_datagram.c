@@ -76,9 +76,8 @@ Test(datagram, the_bytes_are_those_of_the_document)
 {
     uint8_t frame[200];
     struct dk_datagram d = fragment_of(4, 600, 0);
-    static const uint8_t head[] = {2,    0,    0,    0,    0,    2,    2,    0,    0,    0,    0,    1,    8,    0,
-                                   0x45, 0,    0,    84,   0,    9,    0x40, 0,    64,   17};
-    static const uint8_t body[] = {0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 3, 1, 0x58, 2, 4, 0, 0, 0,
+    static const uint8_t head[] = {2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 84, 0, 9, 0x40, 0, 64, 17};
+    static const uint8_t body[] = {0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 3, 1, 0x58, 2, 4, 0, 0,  0,
                                    0,    0,    0,    0,    77,   0,    0,    0,    0, 0, 0,    0, 1, 8, 15, 22};
 
     cr_assert_eq(write_frame(frame, &d, 4), 98);
@@ -95,9 +94,9 @@ Test(datagram, every_flipped_bit_that_matters_is_noticed)
 
     for (size_t bit = 0; bit < bytes * 8; bit++) {
         size_t at = bit / 8;
-        bool harmless = bit == 0            /* makes it multicast */
-                        || (at >= 6 && at < 12) /* the sender's MAC is not used */
-                        || (at >= 34 && at < 36) /* another port: another sender, known or not by the engine */
+        bool harmless = bit == 0                  /* makes it multicast */
+                        || (at >= 6 && at < 12)   /* the sender's MAC is not used */
+                        || (at >= 34 && at < 36)  /* another port: another sender, known or not by the engine */
                         || (at >= 40 && at < 42); /* the UDP checksum is not used */
 
         frame[at] ^= (uint8_t)(1u << bit % 8);

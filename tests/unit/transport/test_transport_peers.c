@@ -15,9 +15,9 @@ struct couple {
     struct dk_transport *asker, *answerer;
     struct dk_transport_config config;
     uint32_t to, back;
-    bool cut;             /* no frame passes */
-    bool cut_requests;    /* no fragment of a request passes */
-    bool hold;            /* requests are not answered */
+    bool cut;          /* no frame passes */
+    bool cut_requests; /* no fragment of a request passes */
+    bool hold;         /* requests are not answered */
     bool done;
     enum dk_transport_event_type seen[64]; /* events of both but requests */
     uint32_t seen_count, requests, responses, frames;
@@ -364,8 +364,8 @@ Test(transport_peers, removal_drops_waiting_events_of_that_peer_only)
 
     cr_assert_eq(dk_transport_peer_add(c->asker, &other, 9, &peer), 0);
     for (uint32_t i = 0; i < 6; i++) {
-        struct dk_transport_event push = {.type = DK_EVENT_DEAD, .peer = i % 2 ? peer : c->to, .request_id = i,
-                                          .buffer = DK_BUFFER_NONE};
+        struct dk_transport_event push = {
+            .type = DK_EVENT_DEAD, .peer = i % 2 ? peer : c->to, .request_id = i, .buffer = DK_BUFFER_NONE};
 
         transport_event_push(c->asker, &push);
     }

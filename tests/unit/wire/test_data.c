@@ -58,9 +58,8 @@ Test(data, header_comes_back_and_payload_is_aligned)
         cr_assert_gt(n, 0);
         cr_assert_eq(n % 64, 0);
         memset(message + n, 0xa5, 100);
-        cr_assert_eq(unpack_copy(&dk__data_request__descriptor, message, (size_t)n + 100, &a, &offset, &payload_bytes,
-                                 &m),
-                     0);
+        cr_assert_eq(
+            unpack_copy(&dk__data_request__descriptor, message, (size_t)n + 100, &a, &offset, &payload_bytes, &m), 0);
         cr_assert_eq(offset, (size_t)n);
         cr_assert_eq(payload_bytes, 100);
         cr_assert_eq(((Dk__DataRequest *)m)->plan_epoch, 1ull << bit);
@@ -98,8 +97,8 @@ Test(data, every_header_length_is_padded_or_refused)
         n = dk_data_pack(&r.base, message, DK_DATA_HEADER_MAX);
         if (n > 0) {
             cr_assert_eq(n % 64, 0);
-            cr_assert_eq(
-                unpack_copy(&dk__data_reply__descriptor, message, (size_t)n, &a, &offset, &payload_bytes, &m), 0);
+            cr_assert_eq(unpack_copy(&dk__data_reply__descriptor, message, (size_t)n, &a, &offset, &payload_bytes, &m),
+                         0);
             cr_assert_eq(payload_bytes, 0);
             cr_assert_str_eq(((Dk__DataReply *)m)->error->text, text);
             padded++;
@@ -192,9 +191,8 @@ Test(data, missing_fields_and_unknown_enum_values_are_refused)
     int n;
 
     cr_assert_eq(dk_arena_init(&a, 4096), 0);
-    cr_assert_eq(
-        unpack_copy(&dk__data_request__descriptor, no_epoch, sizeof no_epoch, &a, &offset, &payload_bytes, &m),
-        -EBADMSG);
+    cr_assert_eq(unpack_copy(&dk__data_request__descriptor, no_epoch, sizeof no_epoch, &a, &offset, &payload_bytes, &m),
+                 -EBADMSG);
     init.shape = &shape;
     q.op_case = DK__DATA_REQUEST__OP_MLP_INIT;
     q.mlp_init = &init;

@@ -49,14 +49,16 @@ Test(json, submit_request_goes_both_ways)
     /* From 2^63 on numbers are written as texts, because jansson cannot read them otherwise. */
     static const char json[] =
         "{\"chat\": {\"messages\": [{\"role\": \"user\", \"content\": \"Gr\\u00fc\\u00dfe \\\"\\\\\\n\\t\\u0001 "
-        "\\ud83e\\udd86\"}, {\"role\": \"assistant\"}], \"thinking\": false}, \"max_tokens\": 16, \"temperature\": 0.7, "
+        "\\ud83e\\udd86\"}, {\"role\": \"assistant\"}], \"thinking\": false}, \"max_tokens\": 16, \"temperature\": "
+        "0.7, "
         "\"top_p\": 1e-3, \"seed\": \"18446744073709551615\", \"stop\": [\"a\", \"\"]}";
     Dk__SubmitRequest *q;
 
     q = read_good(&dk__submit_request__descriptor, json);
     cr_assert_eq(q->prompt_case, DK__SUBMIT_REQUEST__PROMPT_CHAT);
     cr_assert_eq(q->chat->n_messages, 2);
-    cr_assert_str_eq(q->chat->messages[0]->content, "Gr\xc3\xbc\xc3\x9f" "e \"\\\n\t\x01 \xf0\x9f\xa6\x86");
+    cr_assert_str_eq(q->chat->messages[0]->content, "Gr\xc3\xbc\xc3\x9f"
+                                                    "e \"\\\n\t\x01 \xf0\x9f\xa6\x86");
     cr_assert_null(q->chat->messages[1]->content);
     cr_assert(q->chat->has_thinking && !q->chat->thinking);
     cr_assert(q->has_max_tokens && q->max_tokens == 16);
@@ -78,7 +80,8 @@ Test(json, indented_text_has_a_line_for_each_field)
                                      "{\"ids\": {\"ids\": [1, 2, 4294967295]}, \"seed\": 9223372036854775807}");
     char *json = dk_json_from_message(&q->base, 2);
 
-    cr_assert_str_eq(json, "{\n  \"ids\": {\n    \"ids\": [1, 2, 4294967295]\n  },\n  \"seed\": 9223372036854775807\n}");
+    cr_assert_str_eq(json,
+                     "{\n  \"ids\": {\n    \"ids\": [1, 2, 4294967295]\n  },\n  \"seed\": 9223372036854775807\n}");
     free(json);
     free_message(q);
 }
@@ -97,9 +100,8 @@ Test(json, enums_by_name_and_bytes_in_base64)
     static const struct {
         const char *base64, *canonical;
         size_t bytes;
-    } cases[] = {{"", "", 0},          {"/w==", "/w==", 1},     {"/w", "/w==", 1},
-                 {"AQI=", "AQI=", 2},  {"AQID", "AQID", 3},     {"-_-_", "+/+/", 3},
-                 {"AAECAwQF", "AAECAwQF", 6}};
+    } cases[] = {{"", "", 0},         {"/w==", "/w==", 1}, {"/w", "/w==", 1},          {"AQI=", "AQI=", 2},
+                 {"AQID", "AQID", 3}, {"-_-_", "+/+/", 3}, {"AAECAwQF", "AAECAwQF", 6}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char json[200];
@@ -183,8 +185,9 @@ Test(json, damaged_text_fields_are_still_json)
     Dk__DetokenizeReply r = DK__DETOKENIZE_REPLY__INIT;
 
     r.text = "a\xff\xc3(\xed\xa0\x80\xf4\x90\x80\x80z";
-    expect_json(&r, "{\"text\": \"a\xef\xbf\xbd\xef\xbf\xbd(\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"
-                    "\xef\xbf\xbd\xef\xbf\xbdz\"}");
+    expect_json(&r,
+                "{\"text\": \"a\xef\xbf\xbd\xef\xbf\xbd(\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"
+                "\xef\xbf\xbd\xef\xbf\xbdz\"}");
 }
 
 Test(json, texts_with_defaults)
@@ -215,7 +218,7 @@ Test(json, wrong_texts_are_refused_with_field_and_reason)
     expect_refused(submit, "{\"text\": \"a\", \"text\": \"b\"}", "duplicate");
     expect_refused(submit, "{\"texte\": \"a\"}", "SubmitRequest has no field \"texte\"; it takes text, ids, chat,");
     expect_refused(submit, "{\"text\": \"a\\u0000b\"}", "u0000");
-    expect_refused(submit, "{\"text\": \"\xff\"}", "UTF-8");
+    expect_refused(submit, "{\"text\": \"\xff\"}", "unable to decode byte 0xff");
     expect_refused(submit, "{\"text\": 5}", "text takes a text, not an integer");
     expect_refused(submit, "{\"text\": \"a\", \"ids\": {}}", "ids cannot be given together with text");
     expect_refused(submit, "{\"ids\": [1]}", "ids takes an object, not an array");
@@ -223,7 +226,8 @@ Test(json, wrong_texts_are_refused_with_field_and_reason)
     expect_refused(submit, "{\"ids\": {\"ids\": [1, -1]}}", "ids.ids[1] takes an integer from 0 to 4294967295, not -1");
     expect_refused(submit, "{\"ids\": {\"ids\": [4294967296]}}", "not 4294967296");
     expect_refused(submit, "{\"ids\": {\"ids\": [1.5]}}", "ids.ids[0] takes an integer, not a number");
-    expect_refused(submit, "{\"seed\": \"18446744073709551616\"}", "seed takes an integer from 0 to 1844674407370955161");
+    expect_refused(submit, "{\"seed\": \"18446744073709551616\"}",
+                   "seed takes an integer from 0 to 1844674407370955161");
     expect_refused(submit, "{\"seed\": \"12x\"}", "not \"12x\"");
     expect_refused(submit, "{\"seed\": \"\"}", "not \"\"");
     expect_refused(submit, "{\"seed\": \" 1\"}", "not \" 1\"");

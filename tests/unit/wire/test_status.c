@@ -55,9 +55,18 @@ Test(services, methods_are_found_by_name)
 
 Test(services, other_names_are_not_found)
 {
-    static const char *const names[] = {"",        "/",           "Client",          "Client/",        "/Submit",
-                                        "Client/submit", "Clien/Submit", "Clients/Submit", "x.Client/Submit",
-                                        "dk.Client.Submit", "Client/Submit/", "Attention/Submit"};
+    static const char *const names[] = {"",
+                                        "/",
+                                        "Client",
+                                        "Client/",
+                                        "/Submit",
+                                        "Client/submit",
+                                        "Clien/Submit",
+                                        "Clients/Submit",
+                                        "x.Client/Submit",
+                                        "dk.Client.Submit",
+                                        "Client/Submit/",
+                                        "Attention/Submit"};
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         cr_assert_null(dk_method_find(names[i], NULL), "%s", names[i]);

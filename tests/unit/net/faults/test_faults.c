@@ -10,8 +10,8 @@ Test(faults, parse_takes_every_name)
     struct dk_net_faults f;
     struct dk_err err = {0};
 
-    cr_assert_eq(dk_net_faults_parse("drop=0.01,dup=0.02,reorder=1,corrupt=1e-3,delay=0.1,delay_us=500,seed=7", &f, &err),
-                 0);
+    cr_assert_eq(
+        dk_net_faults_parse("drop=0.01,dup=0.02,reorder=1,corrupt=1e-3,delay=0.1,delay_us=500,seed=7", &f, &err), 0);
     cr_assert(f.drop == 0.01 && f.dup == 0.02 && f.reorder == 1 && f.corrupt == 0.001 && f.delay == 0.1 &&
               f.delay_us == 500 && f.seed == 7);
     cr_assert_eq(dk_net_faults_parse("", &f, &err), 0);
@@ -23,9 +23,22 @@ Test(faults, parse_takes_every_name)
 Test(faults, parse_refuses_with_a_reason)
 {
     static const char *const bad[] = {
-        "drop",     "drop=",        "drop=2",      "drop=-0.1",       "drop=nan",     "drop=0.1x", "loss=0.1",
-        "drop=0.1,", ",drop=0.1",   "seed=-1",     "seed=1.5",        "delay_us=4294967296",      "=1",
-        "drop=inf", "drop=0.1;dup=0.2", "seed=18446744073709551616",
+        "drop",
+        "drop=",
+        "drop=2",
+        "drop=-0.1",
+        "drop=nan",
+        "drop=0.1x",
+        "loss=0.1",
+        "drop=0.1,",
+        ",drop=0.1",
+        "seed=-1",
+        "seed=1.5",
+        "delay_us=4294967296",
+        "=1",
+        "drop=inf",
+        "drop=0.1;dup=0.2",
+        "seed=18446744073709551616",
         "drop=0.0000000000000000000000000000000000000000000000000000000000000000001",
     };
 
@@ -216,8 +229,8 @@ Test(faults, delayed_frames_wait_their_time_and_the_queue_is_limited)
 
 Test(faults, the_same_seed_gives_the_same_faults)
 {
-    struct dk_net_faults faults = {.drop = 0.1, .dup = 0.1, .reorder = 0.1, .corrupt = 0.1, .delay = 0.1,
-                                   .delay_us = 20, .seed = 9};
+    struct dk_net_faults faults = {
+        .drop = 0.1, .dup = 0.1, .reorder = 0.1, .corrupt = 0.1, .delay = 0.1, .delay_us = 20, .seed = 9};
     struct device *a = device_open(faults), *b = device_open(faults), *c;
 
     faults.seed = 10;

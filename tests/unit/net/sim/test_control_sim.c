@@ -229,9 +229,8 @@ static void *crowd_main(void *ctx)
     struct crowd *c = ctx;
 
     for (int i = 0; i < 500; i++)
-        cr_assert_eq(ops->call(c->client, (const uint8_t *)(i % 100 ? "r" : "d"), 1, i % 100 ? 60000 : 5,
-                               on_crowd_reply, c),
-                     0);
+        cr_assert_eq(
+            ops->call(c->client, (const uint8_t *)(i % 100 ? "r" : "d"), 1, i % 100 ? 60000 : 5, on_crowd_reply, c), 0);
     return NULL;
 }
 
