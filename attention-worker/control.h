@@ -3,27 +3,26 @@
 #define WORKER_CONTROL_H
 
 #include "attention-worker/engine.h"
-#include "rpc/rpc.h"
+#include "node/node.h"
 
-/* The control actor of a worker: heartbeats, and the pulling of steps. Runs on a libev loop. */
+/* What the worker tells the coordinator, what it makes of the replies, and the pulling of steps. */
 struct worker_control {
-    const struct worker_options *options;
+    struct dk_node node;
     struct worker_engine *engine;
-    struct dk_loop_ev *loop;
-    struct dk_rpc_client *client;
     struct engine_news *last; /* newest report */
-    struct dk_timer beat, pull;
-    bool beat_in_flight, pull_in_flight, step_running;
+    struct dk_node_call pull;
+    struct dk_timer pull_again;
+    bool step_running;
     Dk__StepResult *result; /* of the last step, until the coordinator has it */
-    uint64_t interval_us;
-    char host[64];
-    int beat_failure, pull_failure; /* last one logged */
+    /* what the request being packed points to */
+    Dk__TransportCounters transport;
+    Dk__LoadProgress load;
+    Dk__Holding holding;
+    Dk__Status status;
+    Dk__DuckLink links[WORKER_LINKS_MAX], *link_list[WORKER_LINKS_MAX];
 };
 
-int worker_control_open(struct worker_control *c, const struct worker_options *o, const struct dk_control_ops *plane,
-                        struct dk_err *err);
-/* Until SIGINT or SIGTERM; then says goodbye to the coordinator. */
-void worker_control_run(struct worker_control *c, struct worker_engine *engine);
-void worker_control_close(struct worker_control *c);
+extern const struct dk_node_control worker_control_ops; /* its ctx is a struct worker_control */
+void worker_control_fini(struct worker_control *c);
 
 #endif

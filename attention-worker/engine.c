@@ -63,6 +63,7 @@ static void hand_in_result(struct worker_engine *e)
 {
     struct engine_news *n = e->unsent ? NULL : calloc(1, sizeof *n);
 
+    e->result_owed = !n;
     if (!n)
         return; /* tried again in the next poll */
     n->kind = NEWS_RESULT;
@@ -96,8 +97,8 @@ static void begin_plan(struct worker_engine *e, const struct worker_plan *plan)
         rc = worker_model_open(&e->model, plan, e->options, &e->plan_err);
     }
     if (rc == 0)
-        rc = step_open(&e->step, &e->model, &e->plan, &e->links, plan->rows_max, plan->sequences_max,
-                       dk_now_us, &e->plan_err);
+        rc = step_open(&e->step, &e->model, &e->plan, &e->links, plan->rows_max, plan->sequences_max, dk_now_us,
+                       &e->plan_err);
     if (rc == 0)
         rc = loader_begin(&e->loader, plan, &e->model, &e->links);
     else
@@ -208,6 +209,8 @@ static bool poll_once(void *ctx, uint64_t now_us)
         worked = true;
     }
     send_result(e);
+    if (e->result_owed)
+        hand_in_result(e);
     report(e, now_us);
     return worked;
 }
@@ -235,19 +238,20 @@ static int start_transport(struct worker_engine *e, struct dk_err *err)
     c.own = e->identity.own;
     c.mtu = e->identity.mtu;
     c.peers_max = WORKER_LINKS_MAX;
-    c.dead_after_us = (uint64_t)e->options->dead_after_ms * 1000;
+    c.dead_after_us = (uint64_t)e->options->node.dead_after_ms * 1000;
     return dk_endpoint_start(&e->endpoint, &c, err);
 }
 
 int worker_engine_open(struct worker_engine *e, const struct worker_options *o, const struct dk_net_ops *net_ops,
                        struct dk_mailbox *news, struct dk_err *err)
 {
-    struct dk_net_config net = {.name = o->name,
-                                .run_dir = o->run_dir,
+    const struct dk_node_options *node = &o->node;
+    struct dk_net_config net = {.name = node->name,
+                                .run_dir = node->run_dir,
                                 .ports_max = 31,
                                 .frame_bytes = 9014,
-                                .busy_poll = o->busy_poll,
-                                .faults = o->faults};
+                                .busy_poll = node->busy_poll,
+                                .faults = node->faults};
     int rc;
 
     memset(e, 0, sizeof *e);
@@ -258,7 +262,8 @@ int worker_engine_open(struct worker_engine *e, const struct worker_options *o, 
         return dk_err_set(err, -ENOMEM, "no memory");
     rc = dk_endpoint_open(&e->endpoint, net_ops, &net, err);
     if (rc == 0)
-        rc = dk_endpoint_identify(&e->endpoint, o->port_kind, o->interface, o->udp_port, VHOST_IPV4, &e->identity, err);
+        rc = dk_endpoint_identify(&e->endpoint, node->port_kind, node->interface, node->udp_port, VHOST_IPV4,
+                                  &e->identity, err);
     if (rc == 0)
         rc = start_transport(e, err);
     if (rc < 0)
@@ -297,3 +302,32 @@ void worker_engine_close(struct worker_engine *e)
     dk_endpoint_close(&e->endpoint);
     dk_arena_fini(&e->arena);
 }
+
+/* ---- as a node's engine */
+
+static void run_engine(void *ctx)
+{
+    worker_engine_run(ctx);
+}
+
+static void stop_engine(void *ctx)
+{
+    worker_engine_stop(ctx);
+}
+
+static void close_engine(void *ctx)
+{
+    worker_engine_close(ctx);
+}
+
+static const struct dk_identity *engine_identity(void *ctx)
+{
+    return &((struct worker_engine *)ctx)->identity;
+}
+
+const struct dk_node_engine worker_engine_ops = {
+    .run = run_engine,
+    .stop = stop_engine,
+    .close = close_engine,
+    .identity = engine_identity,
+};

@@ -8,6 +8,7 @@
 #include "attention-worker/model.h"
 #include "attention-worker/step.h"
 #include "endpoint/endpoint.h"
+#include "node/node.h"
 
 /* From the control actor to the engine: malloc'ed, the engine frees it. */
 enum engine_order_kind { ORDER_WANTED, ORDER_STEP };
@@ -57,7 +58,8 @@ struct worker_engine {
     struct dk_err plan_err; /* why the plan could not even be begun */
     struct dk_arena arena;
     struct dk_mailbox *orders, *news;
-    struct engine_news *unsent;  /* a result that the mailbox had no room for */
+    struct engine_news *unsent; /* a result that the mailbox had no room for */
+    bool result_owed;           /* the control actor waits for a result that could not be made */
     uint64_t report_due_us;
     struct dk_loop_poll loop;
 };
@@ -68,5 +70,9 @@ int worker_engine_open(struct worker_engine *e, const struct worker_options *o, 
 void worker_engine_run(struct worker_engine *e);  /* until worker_engine_stop */
 void worker_engine_stop(struct worker_engine *e); /* any thread */
 void worker_engine_close(struct worker_engine *e);
+
+/* The same as a node's engine, but for open, which needs to know the net back end; its ctx is a struct worker_engine.
+ */
+extern const struct dk_node_engine worker_engine_ops;
 
 #endif

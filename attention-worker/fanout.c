@@ -91,7 +91,7 @@ static int take_answer(struct fanout *f, uint32_t s, const struct dk_transport_e
         return dk_err_set(err, rc, "layer %u: duck %s: a reply of %zu bytes cannot be decoded", f->layer, duck,
                           event->bytes);
     r = (const Dk__DataReply *)m;
-    if (r->result_case == DK__DATA_REPLY__RESULT_ERROR)
+    if (r->result_case == DK__DATA_REPLY__RESULT_ERROR && r->error->code != DK__CODE__OK)
         return dk_err_set(err, dk_errno_from_code(r->error->code), "layer %u: duck %s: %s", f->layer, duck,
                           r->error->text ? r->error->text : dk_code_name(r->error->code));
     if (r->result_case != DK__DATA_REPLY__RESULT_FORWARD || r->plan_epoch != f->plan->epoch ||

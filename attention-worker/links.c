@@ -12,9 +12,9 @@ void worker_links_init(struct worker_links *l, struct dk_endpoint *e, const stru
 {
     memset(l, 0, sizeof *l);
     l->endpoint = e;
-    l->kind = o->port_kind;
+    l->kind = o->node.port_kind;
     l->shared_port = id->port;
-    dk_text_copy(l->run_dir, sizeof l->run_dir, o->run_dir);
+    dk_text_copy(l->run_dir, sizeof l->run_dir, o->node.run_dir);
     snprintf(l->bell_path, sizeof l->bell_path, "%s/bell", l->run_dir);
 }
 

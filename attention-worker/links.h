@@ -4,10 +4,11 @@
 
 #include "attention-worker/options.h"
 #include "endpoint/endpoint.h"
+#include "plan/plan.h"
 
 /* The ducks that the worker can reach: wanted (from the coordinator) and actual state, by member index. */
 
-#define WORKER_LINKS_MAX 64u
+#define WORKER_LINKS_MAX DK_PLAN_DUCKS_MAX
 
 struct worker_link {
     bool wanted;
@@ -23,7 +24,7 @@ struct worker_links {
     struct dk_endpoint *endpoint;
     enum dk_port_kind kind;
     uint32_t shared_port; /* af_packet */
-    char run_dir[64], bell_path[100];
+    char run_dir[88], bell_path[100];
     struct worker_link link[WORKER_LINKS_MAX];
 };
 
@@ -36,8 +37,8 @@ struct worker_link_order {
 
 void worker_links_init(struct worker_links *l, struct dk_endpoint *e, const struct worker_options *o,
                        const struct dk_identity *id);
-/* Opens and closes ports and peers so that exactly these ducks can be reached. A duck with a new instance gets a new peer.
- * Returns the member indexes whose peer was removed or made anew, as bits: what was outstanding there is lost. */
+/* Opens and closes ports and peers so that exactly these ducks can be reached. A duck with a new instance gets a new
+ * peer. Returns the member indexes whose peer was removed or made anew, as bits: what was outstanding there is lost. */
 uint64_t worker_links_follow(struct worker_links *l, const struct worker_link_order *orders, uint32_t count);
 /* A dead peer: made anew, so that the same duck may answer again. Returns its link index or -ENOENT. */
 int worker_links_peer_lost(struct worker_links *l, uint32_t peer);

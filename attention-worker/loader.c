@@ -418,7 +418,7 @@ static int check_reply(struct loader *l, uint32_t slot, const struct dk_transpor
     if (rc < 0)
         return dk_err_set(&l->err, rc, "duck %s: a reply of %zu bytes cannot be decoded", duck, event->bytes);
     r = (const Dk__DataReply *)m;
-    if (r->result_case == DK__DATA_REPLY__RESULT_ERROR)
+    if (r->result_case == DK__DATA_REPLY__RESULT_ERROR && r->error->code != DK__CODE__OK)
         return dk_err_set(&l->err, dk_errno_from_code(r->error->code), "%s: %s (found by duck %s)", l->plan.model_dir,
                           r->error->text ? r->error->text : dk_code_name(r->error->code), duck);
     if (r->result_case != DK__DATA_REPLY__RESULT_INIT || r->plan_epoch != l->plan.epoch)

@@ -77,7 +77,7 @@ int worker_model_open(struct worker_model *m, const struct worker_plan *plan, co
                       struct dk_err *err)
 {
     struct dk_backend_config backend = {
-        .isa = o->isa_name, .threads = o->threads, .pin = o->pin, .rows_max = plan->rows_max};
+        .isa = o->node.isa_name, .threads = o->node.threads, .pin = o->node.pin, .rows_max = plan->rows_max};
     struct unused unused = {0};
     uint32_t pages;
     int rc;

@@ -4,9 +4,11 @@
 
 #include <stdint.h>
 
+#include "plan/plan.h"
+
 /* A plan as the engine keeps it: plain values copied from the message. */
 
-#define PLAN_SLOTS_MAX 64u
+#define PLAN_SLOTS_MAX DK_PLAN_DUCKS_MAX
 
 struct plan_slot {
     char duck[64];
@@ -16,7 +18,7 @@ struct plan_slot {
 struct worker_plan {
     uint64_t epoch; /* 0: none */
     uint64_t model_id;
-    char model_dir[512], backend[16];
+    char model_dir[DK_MODEL_DIR_MAX + 1], backend[16];
     uint32_t multiple_of, context;
     uint32_t rows_max;      /* of a step */
     uint32_t sequences_max; /* in the cache at a time */

@@ -70,13 +70,13 @@ void duck_link_follow(struct duck_link *l, struct dk_endpoint *e, enum dk_port_k
 {
     bool same = !memcmp(&l->order, order, sizeof *order);
 
-    if (same && (!order->present || l->peer_up))
+    if (!order->present || (same && l->peer_up))
         return;
     if (!same) {
         down(l, e, kind);
         l->order = *order;
     }
-    if (!order->present || (kind == DK_PORT_VIRTIO_USER && !l->port_up && port_up(l, e) < 0))
+    if (kind == DK_PORT_VIRTIO_USER && !l->port_up && port_up(l, e) < 0)
         return;
     if (transport_up(l, e, dead_after_ms) == 0)
         peer_up(l, e);

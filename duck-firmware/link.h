@@ -6,7 +6,7 @@
 
 /* Where the worker answers, as the last heartbeat's reply said. malloc'ed; the engine frees it. */
 struct duck_link_order {
-    bool present; /* false: there is no worker */
+    bool present; /* false: the coordinator knows of no worker now; what is connected stays */
     struct dk_addr worker, own;
     uint32_t mtu; /* smaller of both sides */
     uint32_t member_index;

@@ -49,12 +49,18 @@ static uint64_t memory_speed(const struct dk_kernels *k, struct dk_exec *exec)
 
 static bool take_orders(struct duck_engine *e)
 {
-    struct duck_link_order *order = dk_mailbox_pop(e->orders);
+    struct duck_order *o = dk_mailbox_pop(e->orders);
+    const struct dk_node_options *n = &e->options->node;
 
-    if (!order)
+    if (!o)
         return false;
-    duck_link_follow(&e->link, &e->endpoint, e->options->port_kind, e->options->dead_after_ms, order);
-    free(order);
+    duck_link_follow(&e->link, &e->endpoint, n->port_kind, n->dead_after_ms, &o->link);
+    if (o->drop_before > e->duck.shards.plan_epoch && e->duck.shards.plan_epoch) {
+        dk_log(DK_LOG_INFO, "shard.drop", "epoch=%llu text=\"the plan has no part for this duck\"",
+               (unsigned long long)e->duck.shards.plan_epoch);
+        duck_shards_drop(&e->duck.shards);
+    }
+    free(o);
     return true;
 }
 
@@ -62,13 +68,18 @@ static void answer(struct duck_engine *e, struct dk_transport_event *event, uint
 {
     struct duck_answer a;
     struct iovec parts[2];
+    int rc;
 
     duck_handle(&e->duck, event->data, event->bytes, &a);
     parts[0] = (struct iovec){a.header, a.header_bytes};
     parts[1] = (struct iovec){(void *)(uintptr_t)a.payload, a.payload_bytes};
-    if (dk_transport_respond(e->endpoint.transport, event->peer, event->request_id, parts, a.payload_bytes ? 2 : 1,
-                             now_us) < 0)
-        dk_log(DK_LOG_WARN, "duck.respond", "bytes=%zu", a.header_bytes + a.payload_bytes);
+    rc = dk_transport_respond(e->endpoint.transport, event->peer, event->request_id, parts, a.payload_bytes ? 2 : 1,
+                              now_us);
+    if (rc < 0 && rc != -ENOENT) {
+        /* An answer that cannot be kept must not leave the worker waiting: a new session makes it ask again. */
+        dk_log(DK_LOG_ERROR, "duck.respond", "bytes=%zu error=%d", a.header_bytes + a.payload_bytes, -rc);
+        e->lost_peer = true;
+    }
 }
 
 static bool take_events(struct duck_engine *e, uint64_t now_us)
@@ -81,8 +92,9 @@ static bool take_events(struct duck_engine *e, uint64_t now_us)
         if (event.type == DK_EVENT_REQUEST)
             answer(e, &event, now_us);
         dk_transport_event_done(e->endpoint.transport, &event);
-        if (event.type == DK_EVENT_DEAD)
+        if (event.type == DK_EVENT_DEAD || e->lost_peer)
             duck_link_peer_lost(&e->link, &e->endpoint);
+        e->lost_peer = false;
     }
     return any;
 }
@@ -102,7 +114,6 @@ static void report(struct duck_engine *e, uint64_t now_us)
     if (e->endpoint.transport)
         r->transport = *dk_transport_counters(e->endpoint.transport);
     r->net = *e->endpoint.ops->counters(e->endpoint.net);
-    r->connected = e->link.peer_up;
     if (dk_mailbox_push(e->reports, r) < 0)
         free(r);
 }
@@ -138,13 +149,14 @@ static void wake_engine(void *ctx)
 int duck_engine_open(struct duck_engine *e, const struct duck_options *o, const struct dk_net_ops *net_ops,
                      struct dk_mailbox *reports, struct dk_err *err)
 {
-    const struct dk_kernels *kernels = dk_kernels_get(o->isa);
-    struct dk_net_config net = {.name = o->name,
-                                .run_dir = o->run_dir,
+    const struct dk_node_options *n = &o->node;
+    const struct dk_kernels *kernels = dk_kernels_get(n->isa);
+    struct dk_net_config net = {.name = n->name,
+                                .run_dir = n->run_dir,
                                 .ports_max = 2,
                                 .frame_bytes = 9014,
-                                .busy_poll = o->busy_poll,
-                                .faults = o->faults};
+                                .busy_poll = n->busy_poll,
+                                .faults = n->faults};
     struct dk_transport_config defaults;
     int rc;
 
@@ -152,16 +164,16 @@ int duck_engine_open(struct duck_engine *e, const struct duck_options *o, const 
     e->options = o;
     e->reports = reports;
     e->loop = (struct dk_loop_poll){.poll = poll_once, .wait = wait_for_work, .deadline = next_deadline, .ctx = e};
-    rc = dk_exec_open(o->threads, o->pin, &e->exec);
+    rc = dk_exec_open(n->threads, n->pin, &e->exec);
     if (rc < 0)
-        return dk_err_set(err, rc, "--threads %u: %s", o->threads, strerror(-rc));
+        return dk_err_set(err, rc, "--threads %u: %s", n->threads, strerror(-rc));
     dk_transport_defaults(&defaults);
     rc = duck_open(&e->duck, kernels, e->exec, dk_now_us, defaults.message_bytes_max, o->reserve_mib << 20);
     if (rc < 0)
         return dk_err_set(err, rc, "no memory for request buffers");
     rc = dk_endpoint_open(&e->endpoint, net_ops, &net, err);
     if (rc == 0)
-        rc = dk_endpoint_identify(&e->endpoint, o->port_kind, o->interface, o->udp_port, 0, &e->identity, err);
+        rc = dk_endpoint_identify(&e->endpoint, n->port_kind, n->interface, n->udp_port, 0, &e->identity, err);
     if (rc < 0)
         return rc;
     e->link.port = e->identity.port;
@@ -185,7 +197,7 @@ void duck_engine_stop(struct duck_engine *e)
 
 void duck_engine_close(struct duck_engine *e)
 {
-    struct duck_link_order *order;
+    struct duck_order *order;
 
     while (e->orders && (order = dk_mailbox_pop(e->orders)))
         free(order);
@@ -194,3 +206,32 @@ void duck_engine_close(struct duck_engine *e)
     duck_close(&e->duck);
     dk_exec_close(e->exec);
 }
+
+/* ---- as a node's engine */
+
+static void run_engine(void *ctx)
+{
+    duck_engine_run(ctx);
+}
+
+static void stop_engine(void *ctx)
+{
+    duck_engine_stop(ctx);
+}
+
+static void close_engine(void *ctx)
+{
+    duck_engine_close(ctx);
+}
+
+static const struct dk_identity *engine_identity(void *ctx)
+{
+    return &((struct duck_engine *)ctx)->identity;
+}
+
+const struct dk_node_engine duck_engine_ops = {
+    .run = run_engine,
+    .stop = stop_engine,
+    .close = close_engine,
+    .identity = engine_identity,
+};

@@ -2,13 +2,12 @@
 #ifndef DUCK_POLL_H
 #define DUCK_POLL_H
 
-#include <pthread.h>
-
 #include "actor/actor.h"
 #include "duck-firmware/dispatch.h"
 #include "duck-firmware/link.h"
 #include "duck-firmware/options.h"
 #include "endpoint/endpoint.h"
+#include "node/node.h"
 
 /* What the engine tells the heartbeat actor: malloc'ed, the receiver frees it. */
 struct duck_report {
@@ -18,7 +17,12 @@ struct duck_report {
     struct duck_counters counters;
     struct dk_transport_counters transport;
     struct dk_net_counters net;
-    bool connected;
+};
+
+/* From the heartbeat actor to the engine: malloc'ed, the engine frees it. */
+struct duck_order {
+    struct duck_link_order link;
+    uint64_t drop_before; /* weights of an older plan epoch are no longer wanted; 0: keep them */
 };
 
 /* The engine of a duck: one thread that owns the data plane, the shards and the kernels. */
@@ -29,9 +33,10 @@ struct duck_engine {
     struct duck_link link;
     struct duck duck;
     struct dk_exec *exec;
-    struct dk_mailbox *orders;  /* struct duck_link_order, from the heartbeat actor */
+    struct dk_mailbox *orders;  /* struct duck_order, from the heartbeat actor */
     struct dk_mailbox *reports; /* to it */
     uint64_t report_due_us;
+    bool lost_peer; /* the worker's peer is to be made anew */
     struct dk_loop_poll loop;
 
     /* set before `ready` is posted, then constant */
@@ -45,5 +50,8 @@ int duck_engine_open(struct duck_engine *e, const struct duck_options *o, const 
 void duck_engine_run(struct duck_engine *e);  /* until duck_engine_stop */
 void duck_engine_stop(struct duck_engine *e); /* any thread */
 void duck_engine_close(struct duck_engine *e);
+
+/* The same as a node's engine, but for open, which needs to know the net back end; its ctx is a struct duck_engine. */
+extern const struct dk_node_engine duck_engine_ops;
 
 #endif

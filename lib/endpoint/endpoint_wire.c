@@ -23,6 +23,7 @@ bool dk_addr_from_wire(const Dk__DataAddress *from, struct dk_addr *to)
     to->ipv4 = from->ipv4;
     to->udp_port = (uint16_t)from->udp_port;
     to->instance = from->instance;
+    to->mtu = from->mtu;
     return true;
 }
 

@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #define INTERVAL_FIRST_US 200000u
-#define BEAT_TIMEOUT_MS 2000u
-#define LEAVE_TIMEOUT_MS 300u
-#define MAILBOX_MESSAGES 256u
+#define BEAT_TIMEOUT_MS   2000u
+#define LEAVE_TIMEOUT_MS  300u
+#define MAILBOX_MESSAGES  256u
 
 /* ---- heartbeats */
 
@@ -54,10 +54,10 @@ static void on_beat(void *ctx, uint64_t now_us)
     dk_node_call_start(&n->heartbeat, n->client, &q.base);
 }
 
-static void on_beat_end(void *ctx, int rc, ProtobufCMessage *reply, uint64_t now_us)
+static void on_beat_end(void *ctx, int rc, ProtobufCMessage **reply, uint64_t now_us)
 {
     struct dk_node *n = ctx;
-    const Dk__HeartbeatReply *r = (const Dk__HeartbeatReply *)reply;
+    const Dk__HeartbeatReply *r = (const Dk__HeartbeatReply *)*reply;
 
     if (rc < 0)
         return; /* the timer tries again */

@@ -6,8 +6,8 @@
 #include "node/node_call.h"
 #include "node/node_options.h"
 
-/* What attention-worker and duck-firmware have in common: an engine thread that owns the data plane, and on the main thread
- * a control actor that tells the coordinator about the node and hands what it answers to the engine. */
+/* What attention-worker and duck-firmware have in common: an engine thread that owns the data plane, and on the main
+ * thread a control actor that tells the coordinator about the node and hands what it answers to the engine. */
 
 struct dk_node;
 
@@ -16,7 +16,7 @@ struct dk_node_engine {
     int (*open)(void *ctx, struct dk_mailbox *news, struct dk_err *err);
     void (*run)(void *ctx); /* until stop */
     void (*stop)(void *ctx);
-    void (*close)(void *ctx); /* fine after a failed open */
+    void (*close)(void *ctx);                         /* fine after a failed open */
     const struct dk_identity *(*identity)(void *ctx); /* constant once opened */
 };
 
@@ -53,7 +53,8 @@ int dk_node_run(struct dk_node *n, const struct dk_control_ops *plane, const str
 /* Sends the next heartbeat at once: something has changed that the cluster waits for. */
 void dk_node_beat_now(struct dk_node *n, uint64_t now_us);
 
-/* The rest of a program's main: --help, --version, logging, signals. help prints the options. 2 wrong usage, -1: go on. */
+/* The rest of a program's main: --help, --version, logging, signals. help prints the options. 2 wrong usage, -1: go on.
+ */
 int dk_node_begin(const char *program, const struct dk_node_options *o, int parse_rc, const struct dk_err *err,
                   void (*help)(void));
 

@@ -52,7 +52,7 @@ void dk_node_call_turn(struct dk_node_call *c, uint64_t now_us)
     else if (rc == 0 && c->rc_logged)
         dk_log(DK_LOG_INFO, "call.ok", "method=%s", c->method);
     c->rc_logged = rc;
-    c->on_end(c->ctx, rc, reply, now_us);
+    c->on_end(c->ctx, rc, &reply, now_us);
     if (reply)
         protobuf_c_message_free_unpacked(reply, NULL);
 }

@@ -13,8 +13,8 @@ struct dk_node_call {
     const ProtobufCServiceDescriptor *service;
     const char *method;
     uint32_t timeout_ms;
-    /* On the actor's thread. reply is NULL unless rc is 0; freed after the call. */
-    void (*on_end)(void *ctx, int rc, ProtobufCMessage *reply, uint64_t now_us);
+    /* On the actor's thread. *reply is NULL unless rc is 0; freed afterwards unless on_end keeps it and sets NULL. */
+    void (*on_end)(void *ctx, int rc, ProtobufCMessage **reply, uint64_t now_us);
     void *ctx;
 
     /* private */

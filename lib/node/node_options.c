@@ -21,8 +21,7 @@ int dk_node_options_check(struct dk_node_options *o, enum dk_port_kind vhost_kin
         return dk_err_set(err, -EINVAL, "--run-dir: at most %u characters, because socket paths are short",
                           RUN_DIR_MAX);
     if (dk_isa_parse(o->isa_name, &o->isa) < 0)
-        return dk_err_set(err, -EINVAL, "--isa %s: this CPU runs %s at most", o->isa_name,
-                          dk_isa_name(dk_isa_best()));
+        return dk_err_set(err, -EINVAL, "--isa %s: this CPU runs %s at most", o->isa_name, dk_isa_name(dk_isa_best()));
     o->port_kind = strcmp(o->port, "vhost") ? DK_PORT_AF_PACKET : vhost_kind;
     if (o->port_kind == DK_PORT_AF_PACKET && !o->interface)
         return dk_err_set(err, -EINVAL,

@@ -9,6 +9,13 @@
 
 /* Which slice of the intermediate dimension each duck of a layer keeps. */
 
+/* What the coordinator may ask for and the worker holds in fixed arrays. */
+#define DK_PLAN_DUCKS_MAX     64u   /* of a cluster, and so of a plan */
+#define DK_VHOST_DUCKS_MAX    31u   /* DPDK has 32 ports, and each duck on the worker's own host takes one */
+#define DK_PLAN_ROWS_MAX      4096u /* of a step */
+#define DK_PLAN_SEQUENCES_MAX 4096u /* in the worker's cache at a time */
+#define DK_MODEL_DIR_MAX      511u  /* bytes of a model folder's path */
+
 struct dk_slice {
     uint32_t begin, end; /* rows of gate and up; equal: an empty part */
 };

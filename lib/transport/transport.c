@@ -37,7 +37,6 @@ int dk_transport_open(const struct dk_transport_config *config, struct dk_transp
     if (!t)
         return -ENOMEM;
     t->config = *c;
-    t->fragment_bytes = (c->mtu - DK_IPV4_BYTES - DK_UDP_BYTES - DK_DATAGRAM_BYTES) & ~7u; /* aligned copies */
     t->ids = (uint64_t)c->own.instance << 32;
     t->timeouts_us = UINT64_MAX;
     /* Each slot can hold a request, a response being received and one being kept; and the caller as many events. */
@@ -74,8 +73,9 @@ void dk_transport_close(struct dk_transport *t)
 int dk_transport_peer_add(struct dk_transport *t, const struct dk_addr *remote, uint32_t port, uint32_t *peer)
 {
     struct peer *p = NULL;
+    uint32_t mtu = remote->mtu && remote->mtu < t->config.mtu ? remote->mtu : t->config.mtu;
 
-    if (remote->instance == 0)
+    if (remote->instance == 0 || mtu < DK_MTU_MIN)
         return -EINVAL;
     if (peer_find(t, remote->ipv4, remote->udp_port))
         return -EEXIST;
@@ -88,6 +88,7 @@ int dk_transport_peer_add(struct dk_transport *t, const struct dk_addr *remote, 
     p->state = PEER_ALIVE;
     p->remote = *remote;
     p->port = port;
+    p->fragment_bytes = (mtu - DK_IPV4_BYTES - DK_UDP_BYTES - DK_DATAGRAM_BYTES) & ~7u; /* aligned copies */
     p->session = ++t->sessions;
     p->expected = EXPECTED_FIRST;
     for (int i = 0; i < DK_SLOTS; i++) {
@@ -160,7 +161,7 @@ int dk_transport_request(struct dk_transport *t, uint32_t peer, const struct iov
     peer_watch(t, p, now_us);
     c = &p->calls[slot];
     c->id = ++t->ids;
-    dk_outgoing_init(&c->out, parts, part_count, bytes, t->fragment_bytes);
+    dk_outgoing_init(&c->out, parts, part_count, bytes, p->fragment_bytes);
     call_start(t, p, c);
     t->counters.messages_sent++;
     *request_id = c->id;
@@ -194,7 +195,7 @@ int dk_transport_respond(struct dk_transport *t, uint32_t peer, uint64_t request
             memcpy(to, parts[i].iov_base, parts[i].iov_len);
         to += parts[i].iov_len;
     }
-    dk_outgoing_init(&a->out, &whole, 1, bytes, t->fragment_bytes);
+    dk_outgoing_init(&a->out, &whole, 1, bytes, p->fragment_bytes);
     a->state = ANSWER_KEPT;
     p->answers_to_send |= 1u << (a - p->answers);
     peer_ready(t, p);

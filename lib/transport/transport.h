@@ -23,6 +23,7 @@ struct dk_addr {
     uint32_t ipv4; /* host order */
     uint16_t udp_port;
     uint32_t instance; /* not 0 */
+    uint32_t mtu;      /* of a remote: largest IPv4 packet that it takes; 0: as large as our own */
 };
 
 struct dk_transport_config {

@@ -65,6 +65,7 @@ struct peer {
     enum peer_state state;
     struct dk_addr remote;
     uint32_t port;
+    uint32_t fragment_bytes; /* of our messages to it: what both sides' MTUs let through */
     uint32_t session;        /* ours with this peer: rises with every peer_add */
     uint32_t remote_session; /* 0: not heard yet */
 
@@ -98,9 +99,8 @@ struct peer {
 struct dk_transport {
     struct dk_transport_config config;
     struct dk_transport_counters counters;
-    uint32_t fragment_bytes; /* of our own messages */
-    uint32_t sessions;       /* given out so far */
-    uint64_t ids;            /* last request id; starts in the instance's own range */
+    uint32_t sessions; /* given out so far */
+    uint64_t ids;      /* last request id; starts in the instance's own range */
     uint16_t ipv4_id;
     uint32_t credits; /* sum over peers */
     uint32_t starved; /* responses that wait for credits */

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -166,6 +167,10 @@ class Cluster:
             self.clean()
 
     def clean(self):
+        """After a failure programs may run that were started by hand."""
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            if self.runtime in environ(int(pid)) and int(pid) != os.getpid():
+                os.kill(int(pid), signal.SIGKILL)
         shutil.rmtree(self.runtime, ignore_errors=True)
 
     def folder(self):

@@ -84,15 +84,15 @@ int cluster_open(struct cluster *c, uint32_t ducks, const struct dk_net_faults *
     if (faults)
         c->faults = *faults;
     dk_sim_clock_set(sim_now, c);
-    c->options = (struct worker_options){.name = "worker",
-                                         .run_dir = "sim",
-                                         .isa_name = "auto",
-                                         .threads = 1,
-                                         .udp_port = 7700,
-                                         .dead_after_ms = 2000,
-                                         .port_kind = DK_PORT_VHOST,
-                                         .isa = dk_isa_best(),
-                                         .faults = faults_for(c, 0)};
+    c->options = (struct worker_options){.node.name = "worker",
+                                         .node.run_dir = "sim",
+                                         .node.isa_name = "auto",
+                                         .node.threads = 1,
+                                         .node.udp_port = 7700,
+                                         .node.dead_after_ms = 2000,
+                                         .node.port_kind = DK_PORT_VHOST,
+                                         .node.isa = dk_isa_best(),
+                                         .node.faults = faults_for(c, 0)};
     rc = dk_exec_open(1, false, &c->exec);
     if (rc == 0)
         rc = dk_mailbox_open(256, NULL, NULL, &c->news);
@@ -133,7 +133,7 @@ static void duck_follow(struct cluster *c, uint32_t i)
                                     .member_index = i};
 
     dk_text_copy(order.socket_path, sizeof order.socket_path, c->worker.links.link[i].socket_path);
-    duck_link_follow(&d->link, &d->endpoint, DK_PORT_VIRTIO_USER, c->options.dead_after_ms, &order);
+    duck_link_follow(&d->link, &d->endpoint, DK_PORT_VIRTIO_USER, c->options.node.dead_after_ms, &order);
 }
 
 void cluster_follow(struct cluster *c)

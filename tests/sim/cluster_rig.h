@@ -6,8 +6,8 @@
 #include "duck-firmware/dispatch.h"
 #include "duck-firmware/link.h"
 
-/* The worker's engine and some ducks in one process, joined by lib/net/sim with faults from a seed and a clock that only
- * moves when they are polled: the same seed gives the same run. The test plays the coordinator. */
+/* The worker's engine and some ducks in one process, joined by lib/net/sim with faults from a seed and a clock that
+ * only moves when they are polled: the same seed gives the same run. The test plays the coordinator. */
 
 enum { CLUSTER_DUCKS_MAX = 8 };
 

@@ -45,8 +45,8 @@ static void expected_close(struct expected *e)
 static void check_tokens(const struct expected *e, const uint32_t *found, uint64_t seed, uint32_t ducks)
 {
     for (uint32_t i = 0; i < STEPS; i++)
-        cr_assert_eq(found[i], e->tokens[i], "seed %llu, %u ducks: token %u is %u, golden %u",
-                     (unsigned long long)seed, ducks, i, found[i], e->tokens[i]);
+        cr_assert_eq(found[i], e->tokens[i], "seed %llu, %u ducks: token %u is %u, golden %u", (unsigned long long)seed,
+                     ducks, i, found[i], e->tokens[i]);
 }
 
 static struct dk_net_faults faults_of(uint64_t seed)

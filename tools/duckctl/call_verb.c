@@ -50,7 +50,7 @@ static int run_call(const struct verb *self, int argc, char **argv)
     }
     rc = target_open(&s.common, &client, &err);
     if (rc == 0)
-        rc = dk_rpc_call(client, service, method->name, request, s.timeout_ms, &reply, &err);
+        rc = service_call(client, service, method->name, request, s.timeout_ms, &reply, &err);
     protobuf_c_message_free_unpacked(request, NULL);
     dk_rpc_client_close(client);
     if (rc < 0)
@@ -158,11 +158,13 @@ static int run_describe(const struct verb *self, int argc, char **argv)
 
 const struct verb verb_call = {
     .name = "call",
-    .arguments = "Service/Method [JSON]",
+    .arguments = "Service/Method [JSON] [OPTION ...]",
     .summary = "Call any method of the control plane with a JSON request.",
     .options = call_options,
     .defaults = &defaults,
     .run = run_call,
+    .details = "As `duckctl call Client/Tokenize '{\"text\": \"hello\"}'`; without JSON the request is empty.\n"
+               "`duckctl describe Client/Tokenize` tells the fields.",
 };
 
 const struct verb verb_describe = {

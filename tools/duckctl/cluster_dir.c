@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,7 @@ int cluster_dir_name(struct cluster_dir *d, const char *name, struct dk_err *err
     if (n < 1 || n > 20)
         return dk_err_set(err, USAGE_ERROR, "--name '%s': 1 to 20 letters, digits, '-' and '_'", name);
     dk_text_copy(d->name, sizeof d->name, name);
-    if (runtime && strlen(runtime) < 32 && stat(runtime, &st) == 0 && st.st_uid == getuid())
+    if (runtime && runtime[0] == '/' && strlen(runtime) < 32 && stat(runtime, &st) == 0 && st.st_uid == getuid())
         snprintf(d->base, sizeof d->base, "%.32s/duckllm", runtime);
     else
         snprintf(d->base, sizeof d->base, "/tmp/duckllm-%u", (unsigned)getuid());
@@ -92,18 +93,21 @@ int cluster_dir_create(struct cluster_dir *d, int *lock, struct dk_err *err)
         close(*lock);
         return dk_err_set(err, -EEXIST, "cluster '%s' is being started by another duckctl", d->name);
     }
-    if (cluster_record_read(d, &r, NULL) == 0) {
-        for (unsigned i = 0; i < r.process_count; i++)
-            if (cluster_process_alive(&r.processes[i])) {
-                close(*lock);
-                return dk_err_set(err, -EEXIST,
-                                  "cluster '%s' is running (%s, pid %d): `duckctl local down --name %s` ends it, or "
-                                  "choose another --name",
-                                  d->name, r.processes[i].name, (int)r.processes[i].pid, d->name);
-            }
-        if (r.namespaces)
-            namespaces_remove(d->name, r.namespaces);
+    rc = cluster_record_read(d, &r, err);
+    if (rc < 0 && rc != -ENOENT) {
+        close(*lock);
+        return rc;
     }
+    for (unsigned i = 0; i < r.process_count; i++)
+        if (cluster_process_alive(&r.processes[i])) {
+            close(*lock);
+            return dk_err_set(err, -EEXIST,
+                              "cluster '%s' is running (%s, pid %d): `duckctl local down --name %s` ends it, or "
+                              "choose another --name",
+                              d->name, r.processes[i].name, (int)r.processes[i].pid, d->name);
+        }
+    if (r.namespaces)
+        namespaces_remove(r.network, r.namespaces);
     remove_contents(d->path);
     return 0;
 }
@@ -148,7 +152,8 @@ int cluster_record_write(const struct cluster_dir *d, const struct cluster_recor
         json_array_append_new(list,
                               json_pack("{s:s,s:i,s:I}", "name", r->processes[i].name, "pid", (int)r->processes[i].pid,
                                         "started", (json_int_t)r->processes[i].started));
-    root = json_pack("{s:s,s:i,s:o}", "coordinator", r->url, "namespaces", (int)r->namespaces, "processes", list);
+    root = json_pack("{s:s,s:i,s:s,s:o}", "coordinator", r->url, "namespaces", (int)r->namespaces, "network",
+                     r->network, "processes", list);
     snprintf(path, sizeof path, "%s/cluster.json", d->path);
     snprintf(fresh, sizeof fresh, "%s/cluster.new", d->path);
     rc = root ? json_dump_file(root, fresh, JSON_INDENT(1)) : -1;
@@ -158,42 +163,75 @@ int cluster_record_write(const struct cluster_dir *d, const struct cluster_recor
     return rc < 0 ? dk_err_set(err, -EIO, "%s cannot be written", path) : 0;
 }
 
+static bool process_unpack(json_t *item, struct cluster_process *p)
+{
+    const char *name;
+    json_int_t pid, started;
+
+    if (json_unpack(item, "{s:s,s:I,s:I}", "name", &name, "pid", &pid, "started", &started) < 0 || pid < 1 ||
+        pid > INT_MAX || started < 0 || !dk_text_copy(p->name, sizeof p->name, name))
+        return false;
+    p->pid = (pid_t)pid;
+    p->started = (unsigned long long)started;
+    return true;
+}
+
+/* The network's name becomes an argument of `ip netns del`: only a name that we make is taken. */
+static bool network_ok(const struct cluster_record *r)
+{
+    size_t n = strlen(r->network);
+
+    return !r->namespaces ||
+           (n > 3 && !strncmp(r->network, "dk-", 3) &&
+            strspn(r->network, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") == n);
+}
+
+static bool record_unpack(json_t *root, struct cluster_record *r)
+{
+    const char *url, *network;
+    json_t *list, *item;
+    int namespaces;
+    size_t i;
+
+    if (json_unpack(root, "{s:s,s:i,s:s,s:o}", "coordinator", &url, "namespaces", &namespaces, "network", &network,
+                    "processes", &list) < 0 ||
+        !dk_text_copy(r->url, sizeof r->url, url) || !dk_text_copy(r->network, sizeof r->network, network) ||
+        namespaces < 0 || namespaces > (int)CLUSTER_PROCESSES_MAX || !json_is_array(list) ||
+        json_array_size(list) > CLUSTER_PROCESSES_MAX)
+        return false;
+    r->namespaces = (unsigned)namespaces;
+    json_array_foreach(list, i, item)
+    {
+        if (!process_unpack(item, &r->processes[i]))
+            return false;
+        r->process_count++;
+    }
+    return network_ok(r);
+}
+
 int cluster_record_read(const struct cluster_dir *d, struct cluster_record *r, struct dk_err *err)
 {
     char path[96];
-    const char *url;
-    json_t *root, *list, *item;
-    size_t i;
-    int namespaces, rc = 0;
+    json_t *root;
+    FILE *f;
+    int rc = 0;
 
     memset(r, 0, sizeof *r);
     snprintf(path, sizeof path, "%s/cluster.json", d->path);
-    root = json_load_file(path, 0, NULL);
-    if (!root)
+    f = fopen(path, "r");
+    if (!f && errno != ENOENT && errno != ENOTDIR)
+        return dk_err_set(err, -errno, "%s: %s", path, strerror(errno));
+    if (!f)
         return dk_err_set(err, -ENOENT,
                           "there is no cluster '%s' on this host: `duckctl local up --name %s --model DIR` "
                           "starts one, --coordinator URL reaches others",
                           d->name, d->name);
-    if (json_unpack(root, "{s:s,s:i,s:o}", "coordinator", &url, "namespaces", &namespaces, "processes", &list) < 0 ||
-        !dk_text_copy(r->url, sizeof r->url, url))
+    root = json_loadf(f, JSON_REJECT_DUPLICATES, NULL);
+    fclose(f);
+    if (!root || !record_unpack(root, r)) {
+        memset(r, 0, sizeof *r);
         rc = dk_err_set(err, -EINVAL, "%s is damaged: end the cluster's processes and remove %s", path, d->path);
-    r->namespaces = rc == 0 && namespaces > 0 && namespaces <= (int)CLUSTER_PROCESSES_MAX ? (unsigned)namespaces : 0;
-    if (rc == 0)
-        json_array_foreach(list, i, item)
-        {
-            struct cluster_process *p = &r->processes[r->process_count];
-            const char *name;
-            json_int_t started;
-            int pid;
-
-            if (r->process_count == CLUSTER_PROCESSES_MAX ||
-                json_unpack(item, "{s:s,s:i,s:I}", "name", &name, "pid", &pid, "started", &started) < 0)
-                continue;
-            dk_text_copy(p->name, sizeof p->name, name);
-            p->pid = pid;
-            p->started = (unsigned long long)started;
-            r->process_count++;
-        }
+    }
     json_decref(root);
     return rc;
 }

@@ -65,4 +65,5 @@ const struct verb verb_completion = {
     .options = options,
     .defaults = &defaults,
     .run = run,
+    .details = "For this shell: source <(duckctl completion bash)",
 };

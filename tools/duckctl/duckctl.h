@@ -27,12 +27,21 @@ struct common_settings {
     bool json, help;
 };
 #define COMMON_OPTIONS(type)                                                                                    \
-    {"name", DK_OPT_TEXT, offsetof(type, common.name), "NAME", "local cluster to talk to", 0, 0, NULL, NULL},   \
+    {                                                                                                           \
+        "name",                                                                                                 \
+        DK_OPT_TEXT,                                                                                            \
+        offsetof(type, common.name),                                                                            \
+        "NAME",                                                                                                 \
+        "cluster on this host, made by `duckctl local up`",                                                     \
+        0,                                                                                                      \
+        0,                                                                                                      \
+        NULL,                                                                                                   \
+        NULL},                                                                                                  \
         {"coordinator",                                                                                         \
          DK_OPT_TEXT,                                                                                           \
          offsetof(type, common.coordinator),                                                                    \
          "URL",                                                                                                 \
-         "coordinator to talk to, as tcp://host:7717",                                                          \
+         "coordinator of any other cluster, as tcp://host:7717; wins over --name",                              \
          0,                                                                                                     \
          0,                                                                                                     \
          NULL,                                                                                                  \
@@ -75,10 +84,14 @@ bool json_asked(int argc, char **argv);
 int text_check(const char *what, const char *text, struct dk_err *err);
 void print_json(json_t *value); /* one line, frees it */
 
-/* Connects to the coordinator that the common settings name, and sees that it answers. *client: NULL on failure. */
+/* Connects to the coordinator that the common settings name, and sees that it answers; from here on Ctrl-C ends calls,
+ * not the process. *client: NULL on failure. */
 int target_open(const struct common_settings *c, struct dk_rpc_client **client, struct dk_err *err);
 
-/* A call to the Client service; *reply is freed by protobuf_c_message_free_unpacked. */
+/* A call; *reply is freed by protobuf_c_message_free_unpacked. What dk_rpc_call returns, or -EINTR after Ctrl-C: the
+ * request may have reached the coordinator. client_call: a method of the Client service. */
+int service_call(struct dk_rpc_client *c, const ProtobufCServiceDescriptor *service, const char *method,
+                 const ProtobufCMessage *request, uint32_t timeout_ms, ProtobufCMessage **reply, struct dk_err *err);
 int client_call(struct dk_rpc_client *c, const char *method, const ProtobufCMessage *request, uint32_t timeout_ms,
                 ProtobufCMessage **reply, struct dk_err *err);
 

@@ -4,12 +4,17 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/clock.h"
 #include "duckctl/duckctl.h"
 #include "duckctl/id_list.h"
+#include "duckctl/notice.h"
 
 #define READ_WAIT_MS    200u
 #define READ_TIMEOUT_MS 10000u
+#define QUIET_US        2000000u /* without an event; then a person is told what is waited for */
+#define ASK_AGAIN_US    500000u
 
 struct generate_settings {
     struct common_settings common;
@@ -149,20 +154,44 @@ static void sampling_make(const struct generate_settings *s, Dk__SubmitRequest *
     q->stop = (char **)(uintptr_t)s->stop.items;
 }
 
-static void cancel(struct dk_rpc_client *c, uint64_t handle)
+/* A second Ctrl-C ends this too. */
+static int cancel(struct dk_rpc_client *c, uint64_t handle)
 {
     Dk__CancelRequest q = DK__CANCEL_REQUEST__INIT;
+    sig_atomic_t before = interrupted;
     ProtobufCMessage *m;
+    int rc;
 
+    interrupted = 0;
     q.handle = handle;
-    if (client_call(c, "Cancel", &q.base, 1000, &m, NULL) == 0)
+    rc = client_call(c, "Cancel", &q.base, 1000, &m, NULL);
+    if (rc == 0)
         protobuf_c_message_free_unpacked(m, NULL);
+    if (!interrupted)
+        interrupted = before;
+    return rc;
+}
+
+/* Says on stderr why no event comes. */
+static void explain_wait(struct dk_rpc_client *c, const struct generate_output *o, struct notice *n)
+{
+    Dk__StatusRequest q = DK__STATUS_REQUEST__INIT;
+    ProtobufCMessage *m;
+    char text[sizeof n->said];
+
+    if (client_call(c, "GetStatus", &q.base, READ_TIMEOUT_MS, &m, NULL) < 0)
+        return;
+    notice_text((Dk__StatusReply *)m, text, sizeof text);
+    protobuf_c_message_free_unpacked(m, NULL);
+    if (notice_changed(n, text))
+        fprintf(stderr, "%swaiting: %s\n", o->any_text && !o->ends_in_newline && isatty(2) ? "\n" : "", text);
 }
 
 /* Reads events until the last one. -EINTR after Ctrl-C, when the sequence was cancelled. */
 static int read_all(struct dk_rpc_client *c, uint64_t handle, struct generate_output *o, struct dk_err *err)
 {
-    uint64_t cursor = 0;
+    uint64_t cursor = 0, explain_us = dk_now_us() + QUIET_US;
+    struct notice notice = {0};
     int rc = 0;
 
     while (rc == 0) {
@@ -170,18 +199,29 @@ static int read_all(struct dk_rpc_client *c, uint64_t handle, struct generate_ou
         ProtobufCMessage *m;
         Dk__ReadReply *r;
 
-        if (interrupted) {
-            cancel(c, handle);
-            return dk_err_set(err, -EINTR, "interrupted: the sequence was cancelled");
-        }
+        if (interrupted)
+            return dk_err_set(err, -EINTR, "%s",
+                              cancel(c, handle) == 0 ? "interrupted: the sequence was cancelled"
+                                                     : "interrupted; the coordinator does not answer, it cancels the "
+                                                       "sequence when nobody reads its answer for a minute");
         q.handle = handle;
         q.has_cursor = q.has_wait_ms = true;
         q.cursor = cursor;
         q.wait_ms = READ_WAIT_MS;
         rc = client_call(c, "Read", &q.base, READ_TIMEOUT_MS, &m, err);
+        if (rc == -EINTR) {
+            rc = 0;
+            continue;
+        }
         if (rc < 0)
             return rc;
         r = (Dk__ReadReply *)m;
+        if (r->n_events) {
+            explain_us = dk_now_us() + QUIET_US;
+        } else if (!o->json && dk_now_us() > explain_us) {
+            explain_wait(c, o, &notice);
+            explain_us = dk_now_us() + ASK_AGAIN_US;
+        }
         for (size_t i = 0; rc == 0 && i < r->n_events; i++) {
             cursor = r->events[i]->cursor;
             rc = generate_output_event(o, r->events[i], err);
@@ -245,7 +285,6 @@ static int run(const struct verb *self, int argc, char **argv)
         return verb_usage(self, "--system goes with --chat");
     if (s.thinking && !s.chat && !s.messages)
         return verb_usage(self, "--thinking goes with --chat and --messages");
-    catch_interrupts();
     sampling_make(&s, &p.request);
     rc = prompt_make(&s, &p, &err);
     if (rc == 0)
@@ -267,5 +306,5 @@ const struct verb verb_generate = {
     .run = run,
     .details = "With --json one object comes at the end: prompt_ids, token_ids (end token included), text,\n"
                "finish_reason (stop, length, cancel), logprobs (with --logprobs) and stats. Ctrl-C cancels the\n"
-               "sequence.",
+               "sequence. Nothing comes for two seconds: stderr tells what is waited for (not with --json).",
 };

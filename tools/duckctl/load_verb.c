@@ -6,7 +6,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "duckctl/duckctl.h"
+#include "duckctl/notice.h"
+
+#define LINE_US 2000000u /* between progress lines where no bar can be drawn */
 
 struct load_settings {
     struct common_settings common;
@@ -21,7 +25,7 @@ static const struct load_settings defaults = {COMMON_DEFAULTS, .backend = "cpu",
 static const struct dk_option options[] = {
     {"model", DK_OPT_TEXT, F(model), "DIR", "Hugging Face model folder, as the worker's host sees it", 0, 0, NULL,
      NULL},
-    {"tp", DK_OPT_U32, F(tp), "T", "ducks that share each layer; all present ones if absent", 1, 64, NULL, NULL},
+    {"tp", DK_OPT_U32, F(tp), "T", "how many ducks share each layer; absent: all that are there", 1, 64, NULL, NULL},
     {"multiple-of", DK_OPT_U32, F(multiple_of), "M", "unit in which the intermediate dimension is cut", 32, 65536, NULL,
      NULL},
     {"context", DK_OPT_U32, F(context), "N", "longest sequence in tokens; absent: the model's own, at most 4096", 1,
@@ -32,23 +36,53 @@ static const struct dk_option options[] = {
     {0},
 };
 
-static void show_progress(const Dk__StatusReply *r, bool terminal)
+struct progress {
+    bool quiet, terminal;
+    bool bar; /* one is drawn, its line has no end yet */
+    struct notice notice;
+    uint64_t line_us; /* when the last line was written */
+    int tenths;       /* that it told */
+};
+
+static void bar_end(struct progress *p)
+{
+    if (p->bar)
+        fputc('\n', stderr);
+    p->bar = false;
+}
+
+/* A bar on a terminal, lines elsewhere; what the loading waits for is a line of its own. */
+static void show_progress(struct progress *p, const Dk__StatusReply *r)
 {
     double done = r->load ? (double)r->load->bytes_done : 0, total = r->load ? (double)r->load->bytes_total : 0;
-    int filled = total > 0 ? (int)(30 * done / total) : 0;
+    int filled = total > 0 && done <= total ? (int)(30 * done / total) : 0;
 
-    if (terminal)
+    if (p->quiet || r->state == DK__CLUSTER_STATE__FAILED)
+        return;
+    if (r->error && r->error->text && notice_changed(&p->notice, r->error->text)) {
+        bar_end(p);
+        fprintf(stderr, "waiting: %s\n", r->error->text);
+    }
+    if (!(total > 0))
+        return;
+    if (p->terminal) {
         fprintf(stderr, "\rloading [%.*s%*s] %.1f of %.1f MB ", filled, "##############################", 30 - filled,
                 "", done / 1e6, total / 1e6);
+        p->bar = true;
+    } else if (filled / 3 > p->tenths && dk_now_us() - p->line_us > LINE_US) {
+        fprintf(stderr, "loading: %.1f of %.1f MB\n", done / 1e6, total / 1e6);
+        p->tenths = filled / 3;
+        p->line_us = dk_now_us();
+    }
 }
 
 int wait_until_ready(struct dk_rpc_client *c, bool quiet, int (*alive)(void *ctx, struct dk_err *err), void *ctx,
                      struct dk_err *err)
 {
-    bool terminal = !quiet && isatty(2);
+    struct progress p = {.quiet = quiet, .terminal = isatty(2), .line_us = dk_now_us()};
     int rc;
 
-    if (!quiet && !terminal)
+    if (!quiet && !p.terminal)
         fprintf(stderr, "loading the model\n");
     for (;;) {
         Dk__StatusRequest q = DK__STATUS_REQUEST__INIT;
@@ -64,8 +98,7 @@ int wait_until_ready(struct dk_rpc_client *c, bool quiet, int (*alive)(void *ctx
             break;
         r = (Dk__StatusReply *)m;
         state = r->state;
-        if (!quiet)
-            show_progress(r, terminal);
+        show_progress(&p, r);
         if (state == DK__CLUSTER_STATE__FAILED)
             rc = dk_err_set(err, r->error ? dk_errno_from_code(r->error->code) : -EIO, "the model cannot be loaded: %s",
                             r->error && r->error->text ? r->error->text : "no reason given");
@@ -76,8 +109,7 @@ int wait_until_ready(struct dk_rpc_client *c, bool quiet, int (*alive)(void *ctx
         if (rc < 0)
             break;
     }
-    if (terminal)
-        fputc('\n', stderr);
+    bar_end(&p);
     return rc;
 }
 
@@ -108,7 +140,6 @@ static int run(const struct verb *self, int argc, char **argv)
     q.has_context = s.context != 0;
     q.context = s.context;
     q.backend = (char *)(uintptr_t)s.backend;
-    catch_interrupts();
     rc = target_open(&s.common, &client, &err);
     if (rc == 0)
         rc = client_call(client, "Load", &q.base, 30000, &m, &err);

@@ -49,43 +49,50 @@ static int down(const struct cluster_dir *d, int *killed, struct dk_err *err)
         return rc;
     *killed = processes_stop(&r);
     if (r.namespaces)
-        namespaces_remove(d->name, r.namespaces);
+        namespaces_remove(r.network, r.namespaces);
     cluster_dir_remove(d);
     return 0;
 }
 
+struct ended {
+    int ended, killed;
+    struct dk_err err; /* of the last cluster that could not be ended */
+};
+
 static void down_each(void *ctx, const struct cluster_dir *d)
 {
-    int *ended = ctx, killed;
+    struct ended *e = ctx;
+    struct dk_err err;
+    int killed, rc = down(d, &killed, &err);
 
-    if (down(d, &killed, NULL) == 0)
-        ++*ended;
+    if (rc == 0) {
+        e->ended++;
+        e->killed += killed;
+    } else if (rc != -ENOENT) {
+        e->err = err;
+    }
 }
 
 static int run_down(const struct verb *self, int argc, char **argv)
 {
     struct down_settings s;
     struct cluster_dir d;
-    struct dk_err err = {0};
-    int ended = 0, killed = 0, rc = verb_begin(self, &s, sizeof s, argc, argv, NULL, 0, NULL);
+    struct ended e = {0};
+    int rc = verb_begin(self, &s, sizeof s, argc, argv, NULL, 0, NULL);
 
     if (rc >= 0)
         return rc;
-    if (s.all) {
-        each_cluster(down_each, &ended);
-    } else {
-        rc = cluster_dir_name(&d, s.common.name, &err);
-        if (rc == 0)
-            rc = down(&d, &killed, &err);
-        if (rc < 0)
-            return verb_fail(s.common.json, &err);
-        ended = 1;
-    }
+    if (s.all)
+        each_cluster(down_each, &e);
+    else if (cluster_dir_name(&d, s.common.name, &e.err) == 0 && down(&d, &e.killed, &e.err) == 0)
+        e.ended = 1;
+    if (e.err.rc < 0)
+        return verb_fail(s.common.json, &e.err);
     if (s.common.json)
-        print_json(json_pack("{s:i,s:i}", "ended", ended, "killed", killed));
+        print_json(json_pack("{s:i,s:i}", "ended", e.ended, "killed", e.killed));
     else
-        fprintf(stderr, "%d cluster%s ended%s\n", ended, ended == 1 ? "" : "s",
-                killed ? "; some processes did not answer SIGTERM and were killed" : "");
+        fprintf(stderr, "%d cluster%s ended%s\n", e.ended, e.ended == 1 ? "" : "s",
+                e.killed ? "; some processes did not answer SIGTERM and were killed" : "");
     return EXIT_DONE;
 }
 
@@ -132,7 +139,7 @@ static int run_list(const struct verb *self, int argc, char **argv)
 const struct verb verb_local_down = {
     .group = "local",
     .name = "down",
-    .arguments = "[--name NAME | --all]",
+    .arguments = "[--name NAME | --all] [OPTION ...]",
     .summary = "End a cluster on this host and remove everything it made.",
     .options = down_options,
     .defaults = &defaults,
@@ -142,7 +149,7 @@ const struct verb verb_local_down = {
 const struct verb verb_local_list = {
     .group = "local",
     .name = "list",
-    .arguments = "",
+    .arguments = "[--json]",
     .summary = "List this user's clusters on this host.",
     .options = list_options,
     .defaults = &defaults,

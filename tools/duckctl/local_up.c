@@ -23,14 +23,15 @@ struct up_settings {
     uint32_t ducks, tp, multiple_of, context, threads, max_running, step_rows, dead_after_ms;
 };
 
-static const struct up_settings defaults = {COMMON_DEFAULTS,     .backend = "cpu", .port = "vhost",  .isa = "auto",
-                                            .log_level = "info", .ducks = 4,       .multiple_of = 32};
+static const struct up_settings defaults = {COMMON_DEFAULTS,   .backend = "cpu",    .port = "vhost",
+                                            .isa = "auto",     .log_level = "info", .ducks = 4,
+                                            .max_running = 16, .step_rows = 256,    .multiple_of = 32};
 
 #define F(f) offsetof(struct up_settings, f)
 static const struct dk_option options[] = {
-    {"model", DK_OPT_TEXT, F(model), "DIR", "Hugging Face model folder", 0, 0, NULL, NULL},
+    {"model", DK_OPT_TEXT, F(model), "DIR", "Hugging Face model folder; absent: none is loaded", 0, 0, NULL, NULL},
     {"ducks", DK_OPT_U32, F(ducks), "N", "how many duck-firmware processes to start", 1, 31, NULL, NULL},
-    {"tp", DK_OPT_U32, F(tp), "T", "ducks that share each layer; all if absent", 1, 31, NULL, NULL},
+    {"tp", DK_OPT_U32, F(tp), "T", "how many ducks share each layer; absent: all", 1, 31, NULL, NULL},
     {"multiple-of", DK_OPT_U32, F(multiple_of), "M", "unit in which the intermediate dimension is cut", 32, 65536, NULL,
      NULL},
     {"context", DK_OPT_U32, F(context), "N", "longest sequence in tokens; absent: the model's own, at most 4096", 1,
@@ -39,7 +40,7 @@ static const struct dk_option options[] = {
     {"threads", DK_OPT_U32, F(threads), "N", "kernel threads of each process; absent: shared out over the CPUs", 1, 256,
      NULL, NULL},
     {"isa", DK_OPT_TEXT, F(isa), "NAME", "kernels to use", 0, 0, "auto|ref|avx2|avx512", NULL},
-    {"port", DK_OPT_TEXT, F(port), "KIND", "data plane: vhost, or af_packet between network namespaces (root)", 0, 0,
+    {"port", DK_OPT_TEXT, F(port), "KIND", "data plane; af_packet makes network namespaces and needs root", 0, 0,
      "vhost|af_packet", NULL},
     {"net-fault", DK_OPT_TEXT, F(net_fault), "SPEC", "inject faults on the data plane, as drop=0.01,dup=0.01,seed=1", 0,
      0, NULL, NULL},
@@ -99,10 +100,8 @@ static int start_coordinator(struct up *u, struct dk_err *err)
 
     add(&a, "--listen", u->record.url);
     add(&a, "--log-level", s->log_level);
-    if (s->max_running)
-        add_number(&a, "--max-running", s->max_running);
-    if (s->step_rows)
-        add_number(&a, "--step-rows", s->step_rows);
+    add_number(&a, "--max-running", s->max_running);
+    add_number(&a, "--step-rows", s->step_rows);
     return start(u, "coordinator", "coordinator", NULL, &a, err);
 }
 
@@ -119,7 +118,7 @@ static int start_node(struct up *u, unsigned node, struct dk_err *err)
         snprintf(name, sizeof name, "duck-%u", node - 1);
     else
         dk_text_copy(name, sizeof name, "worker");
-    namespace_name(u->dir.name, node, ns, sizeof ns);
+    namespace_name(u->record.network, node, ns, sizeof ns);
     add(&a, "--coordinator", u->record.url);
     add(&a, "--name", name);
     add(&a, "--run-dir", u->dir.path);
@@ -220,9 +219,10 @@ static int bring_up(struct up *u, const char *model, struct dk_err *err)
         snprintf(u->record.url, sizeof u->record.url, "ipc://%s/control", u->dir.path);
     if (!strcmp(u->settings->port, "af_packet")) {
         u->record.namespaces = nodes;
+        namespaces_network(&u->dir, u->record.network);
         rc = cluster_record_write(&u->dir, &u->record, err);
         if (rc == 0)
-            rc = namespaces_create(u->dir.name, nodes, err);
+            rc = namespaces_create(u->record.network, nodes, err);
         if (rc < 0)
             return rc;
     }
@@ -249,7 +249,7 @@ static void take_down(struct up *u)
 {
     processes_stop(&u->record);
     if (u->record.namespaces)
-        namespaces_remove(u->dir.name, u->record.namespaces);
+        namespaces_remove(u->record.network, u->record.namespaces);
     cluster_dir_remove(&u->dir);
 }
 
@@ -265,6 +265,10 @@ static int run(const struct verb *self, int argc, char **argv)
         return rc;
     if (s.tp > s.ducks)
         return verb_usage(self, "--tp cannot be larger than --ducks");
+    if (s.listen && !strcmp(s.port, "af_packet") && strncmp(s.listen, "ipc://", 6))
+        return verb_usage(self,
+                          "--port af_packet does not go with this --listen: its network namespaces reach no address "
+                          "of the host; leave --listen out, or give a socket file as ipc:///PATH");
     if (s.model && !realpath(s.model, model)) {
         dk_err_set(&err, -ENOENT, "--model %s: %s", s.model, strerror(errno));
         return verb_fail(s.common.json, &err);
@@ -295,7 +299,7 @@ static int run(const struct verb *self, int argc, char **argv)
 const struct verb verb_local_up = {
     .group = "local",
     .name = "up",
-    .arguments = "--model DIR [--ducks N] [OPTION ...]",
+    .arguments = "[--model DIR] [--ducks N] [OPTION ...]",
     .summary = "Start a cluster on this host and load a model; returns when it is ready.",
     .options = options,
     .defaults = &defaults,

@@ -159,7 +159,7 @@ static int run_stats(const struct verb *self, int argc, char **argv)
 
 const struct verb verb_status = {
     .name = "status",
-    .arguments = "",
+    .arguments = "[OPTION ...]",
     .summary = "Tell what the cluster is doing, and what each node has and holds.",
     .options = options,
     .defaults = &defaults,
@@ -168,7 +168,7 @@ const struct verb verb_status = {
 
 const struct verb verb_stats = {
     .name = "stats",
-    .arguments = "",
+    .arguments = "[OPTION ...]",
     .summary = "Tell where the time went: per layer operation, per duck, on the wire.",
     .options = options,
     .defaults = &defaults,

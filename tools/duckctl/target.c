@@ -62,6 +62,7 @@ int target_open(const struct common_settings *c, struct dk_rpc_client **client, 
     int rc;
 
     *client = NULL;
+    catch_interrupts();
     if (!c->coordinator)
         return local_open(c->name, client, err);
     rc = dial(c->coordinator, PROBE_MS, client, err);
@@ -70,10 +71,4 @@ int target_open(const struct common_settings *c, struct dk_rpc_client **client, 
         err->rc = rc = USAGE_ERROR;
     }
     return rc;
-}
-
-int client_call(struct dk_rpc_client *c, const char *method, const ProtobufCMessage *request, uint32_t timeout_ms,
-                ProtobufCMessage **reply, struct dk_err *err)
-{
-    return dk_rpc_call(c, &dk__client__descriptor, method, request, timeout_ms, reply, err);
 }

@@ -254,7 +254,7 @@ static int run_detokenize(const struct verb *self, int argc, char **argv)
 
 const struct verb verb_tokenize = {
     .name = "tokenize",
-    .arguments = "(--text TEXT | --file FILE) [--model DIR]",
+    .arguments = "(--text TEXT | --file FILE) [OPTION ...]",
     .summary = "Turn text into token ids.",
     .options = tokenize_options,
     .defaults = &defaults,
@@ -263,7 +263,7 @@ const struct verb verb_tokenize = {
 
 const struct verb verb_detokenize = {
     .name = "detokenize",
-    .arguments = "--ids 1,2,3 [--model DIR]",
+    .arguments = "--ids 1,2,3 [OPTION ...]",
     .summary = "Turn token ids into text.",
     .options = detokenize_options,
     .defaults = &defaults,

@@ -33,7 +33,7 @@ static void help(const struct verb *v)
     dk_options_help(v->options, v->defaults, stdout);
     if (v->details)
         printf("\n%s\n", v->details);
-    printf("\nexit codes: 0 done, 1 the cluster said no, 2 wrong usage, 3 cannot reach the cluster\n");
+    printf("\nexit codes: 0 done, 1 the cluster said no, 2 wrong usage, 3 cannot reach the cluster, 130 interrupted\n");
 }
 
 static bool json_wanted; /* by the verb that runs */
@@ -93,6 +93,8 @@ int verb_begin(const struct verb *v, void *settings, size_t settings_bytes, int 
         help(v);
         return EXIT_DONE;
     }
+    if (v->group && common->coordinator)
+        return verb_usage(v, "--coordinator reaches other clusters; this verb is for those of this host, by --name");
     return -1;
 }
 

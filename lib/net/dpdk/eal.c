@@ -98,7 +98,17 @@ static void prefix_make(char *prefix, size_t bytes, const char *name)
     prefix[used] = '\0';
 }
 
-/* Removes the (empty) run-time folders of dead processes of this name. */
+/* Without shared configuration nothing is ever put into the run-time folder, so it can go at once: a process that is
+ * killed later leaves none. */
+static void runtime_dir_remove(void)
+{
+    const char *own = rte_eal_get_runtime_dir();
+
+    if (own)
+        (void)rmdir(own);
+}
+
+/* Removes the (empty) run-time folders of dead processes of this name, killed before they removed their own. */
 static void runtime_dirs_clean(const char *prefix)
 {
     const char *own = rte_eal_get_runtime_dir();
@@ -263,6 +273,7 @@ int dk_eal_open(const char *name, const char *run_dir, uint32_t ports_max, struc
     rc = eal_start(file_prefix, run_dir, memory_mb, err);
     if (rc < 0)
         return rc;
+    runtime_dir_remove();
     runtime_dirs_clean(file_prefix);
     *pool = rte_pktmbuf_pool_create("dk_frames", frames, 256, 0, RTE_PKTMBUF_HEADROOM + DK_DPDK_FRAME_ROOM,
                                     SOCKET_ID_ANY);
@@ -276,17 +287,10 @@ int dk_eal_open(const char *name, const char *run_dir, uint32_t ports_max, struc
 
 void dk_eal_close(struct rte_mempool *pool)
 {
-    char dir[512] = "";
-    const char *own = rte_eal_get_runtime_dir();
-
-    if (own)
-        snprintf(dir, sizeof dir, "%s", own);
     rte_mempool_free(pool);
     log_expect(true);
     rte_eal_cleanup();
     log_expect(false);
-    if (dir[0])
-        (void)rmdir(dir);
     runtime_dirs_clean(file_prefix); /* of those that died meanwhile */
 }
 

@@ -9,7 +9,22 @@
 enum { HIDDEN = 64, ROWS = 3, TOP_K = 2, EXPERTS = 4, EPOCH = 11 };
 
 /* What a duck does: layer 0 is dense, layer 1 is not. */
-enum mode { RIGHT, OTHER_EPOCH, OTHER_LAYER, OTHER_ROWS, OTHER_HIDDEN, SHORT, LONG, INIT_REPLY, NO_RESULT, GARBAGE, MISALIGNED, REFUSE, MODES };
+enum mode {
+    RIGHT,
+    OTHER_EPOCH,
+    OTHER_LAYER,
+    OTHER_ROWS,
+    OTHER_HIDDEN,
+    SHORT,
+    LONG,
+    INIT_REPLY,
+    NO_RESULT,
+    GARBAGE,
+    MISALIGNED,
+    REFUSE_WITH_OK,
+    REFUSE,
+    MODES
+};
 
 struct bench {
     struct cluster c;
@@ -71,9 +86,8 @@ static enum cluster_verdict by_mode(void *ctx, struct cluster *c, uint32_t duck,
 
     (void)c;
     b->asked[duck]++;
-    cr_assert_eq(dk_data_unpack(&dk__data_request__descriptor, data, bytes, &b->duck_arena, &m, &payload,
-                                &payload_bytes),
-                 0);
+    cr_assert_eq(
+        dk_data_unpack(&dk__data_request__descriptor, data, bytes, &b->duck_arena, &m, &payload, &payload_bytes), 0);
     check_request(b, (const Dk__DataRequest *)m, payload, payload_bytes);
     for (uint32_t i = 0; i < ROWS * HIDDEN; i++)
         b->sums[i] = b->value[duck];
@@ -94,8 +108,8 @@ static enum cluster_verdict by_mode(void *ctx, struct cluster *c, uint32_t duck,
         reply.init = &init;
     } else if (mode == NO_RESULT) {
         reply.result_case = DK__DATA_REPLY__RESULT__NOT_SET;
-    } else if (mode == REFUSE) {
-        status.code = DK__CODE__FAILED_PRECONDITION;
+    } else if (mode == REFUSE || mode == REFUSE_WITH_OK) {
+        status.code = mode == REFUSE ? DK__CODE__FAILED_PRECONDITION : DK__CODE__OK;
         status.text = "the pond is frozen";
         reply.result_case = DK__DATA_REPLY__RESULT_ERROR;
         reply.error = &status;

@@ -126,9 +126,8 @@ static uint64_t ask(struct cluster *c, uint8_t *byte)
     struct iovec part = {byte, 1};
     uint64_t id;
 
-    cr_assert_eq(dk_transport_request(c->worker.endpoint.transport, c->worker.links.link[0].peer, &part, 1, c->now_us,
-                                      &id),
-                 0);
+    cr_assert_eq(
+        dk_transport_request(c->worker.endpoint.transport, c->worker.links.link[0].peer, &part, 1, c->now_us, &id), 0);
     return id;
 }
 

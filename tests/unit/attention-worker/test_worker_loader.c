@@ -49,10 +49,9 @@ static void add_tensor(struct writer *w, const char *name, enum dk_dtype type, u
 {
     size_t bytes = (size_t)rows * cols * dk_dtype_bytes(type);
 
-    w->header_bytes += (size_t)sprintf(w->header + w->header_bytes,
-                                       "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%u,%u],\"data_offsets\":[%zu,%zu]}",
-                                       w->header_bytes > 1 ? "," : "", name, dk_dtype_name(type), rows, cols,
-                                       w->data_bytes, w->data_bytes + bytes);
+    w->header_bytes += (size_t)sprintf(
+        w->header + w->header_bytes, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%u,%u],\"data_offsets\":[%zu,%zu]}",
+        w->header_bytes > 1 ? "," : "", name, dk_dtype_name(type), rows, cols, w->data_bytes, w->data_bytes + bytes);
     w->data = realloc(w->data, w->data_bytes + bytes);
     for (size_t i = 0; i < bytes; i++) /* small positive numbers of every type, all bytes different enough */
         w->data[w->data_bytes + i] = (uint8_t)((i * 2654435761u + w->data_bytes) >> 11 & 0x3f);
@@ -107,9 +106,9 @@ static void make_model(struct bench *b, const struct layer_shape *shapes, uint32
         b->file[i] = (uint8_t)((uint64_t)w.header_bytes >> 8 * i);
     memcpy(b->file + 8, w.header, w.header_bytes);
     memcpy(b->file + 8 + w.header_bytes, w.data, w.data_bytes);
-    cr_assert_eq(dk_checkpoint_from_memory(b->file, 8 + w.header_bytes + w.data_bytes, "test", &b->model.checkpoint,
-                                           &b->err),
-                 0, "%s", b->err.text);
+    cr_assert_eq(
+        dk_checkpoint_from_memory(b->file, 8 + w.header_bytes + w.data_bytes, "test", &b->model.checkpoint, &b->err), 0,
+        "%s", b->err.text);
     b->model.id = 99;
     b->shapes = shapes;
     free(w.header);
@@ -203,9 +202,8 @@ static enum cluster_verdict watch(void *ctx, struct cluster *c, uint32_t duck, c
     (void)c;
     (void)duck;
     (void)answer;
-    cr_assert_eq(dk_data_unpack(&dk__data_request__descriptor, data, bytes, &b->duck_arena, &m, &payload,
-                                &payload_bytes),
-                 0);
+    cr_assert_eq(
+        dk_data_unpack(&dk__data_request__descriptor, data, bytes, &b->duck_arena, &m, &payload, &payload_bytes), 0);
     r = (const Dk__DataRequest *)m;
     if (r->op_case == DK__DATA_REQUEST__OP_MOE_INIT) {
         shape = r->moe_init->shape;
@@ -299,8 +297,8 @@ static void check_all_there(struct bench *b, bool once)
         uint32_t rows = (s->experts ? s->experts : 1) * s->width;
 
         for (uint32_t i = 0; i < rows; i++)
-            cr_assert(b->seen[layer][i] == 1 || (!once && b->seen[layer][i] > 1), "layer %u: row %u of expert %u: %u times",
-                      layer, i % s->width, i / s->width, b->seen[layer][i]);
+            cr_assert(b->seen[layer][i] == 1 || (!once && b->seen[layer][i] > 1),
+                      "layer %u: row %u of expert %u: %u times", layer, i % s->width, i / s->width, b->seen[layer][i]);
         for (uint32_t d = 0; d < b->c.duck_count; d++) {
             const struct duck_layer *l = &b->c.ducks[d].duck.shards.layers[layer];
 
@@ -390,7 +388,7 @@ Test(worker_loader, a_new_plan_in_the_middle_of_one)
 /* ---- answers that end the load */
 
 struct bad_answer {
-    enum { REFUSES, GARBAGE, OTHER_EPOCH, FORWARD_REPLY } kind;
+    enum { REFUSES, GARBAGE, OTHER_EPOCH, FORWARD_REPLY, REFUSES_WITH_OK } kind;
 };
 
 static enum cluster_verdict bad_answer(void *ctx, struct cluster *c, uint32_t duck, const uint8_t *data, size_t bytes,
@@ -413,8 +411,8 @@ static enum cluster_verdict bad_answer(void *ctx, struct cluster *c, uint32_t du
     if (bad->kind == FORWARD_REPLY) {
         reply.result_case = DK__DATA_REPLY__RESULT_FORWARD;
         reply.forward = &forward;
-    } else if (bad->kind == REFUSES) {
-        status.code = DK__CODE__RESOURCE_EXHAUSTED;
+    } else if (bad->kind == REFUSES || bad->kind == REFUSES_WITH_OK) {
+        status.code = bad->kind == REFUSES ? DK__CODE__RESOURCE_EXHAUSTED : DK__CODE__OK;
         status.text = "the nest is full";
         reply.result_case = DK__DATA_REPLY__RESULT_ERROR;
         reply.error = &status;
@@ -427,7 +425,7 @@ static enum cluster_verdict bad_answer(void *ctx, struct cluster *c, uint32_t du
 
 Test(worker_loader, bad_answers_end_the_load_with_a_name)
 {
-    for (int kind = REFUSES; kind <= FORWARD_REPLY; kind++) {
+    for (int kind = REFUSES; kind <= REFUSES_WITH_OK; kind++) {
         struct bad_answer bad = {kind};
         struct bench b;
 

@@ -224,7 +224,8 @@ void duck_rig_open(struct duck_rig *r, uint64_t reserve_bytes)
     memset(r, 0, sizeof *r);
     cr_assert_eq(dk_exec_open(1, false, &r->exec), 0);
     cr_assert_eq(dk_arena_init(&r->arena, 65536), 0);
-    cr_assert_eq(duck_open(&r->duck, dk_kernels_get(dk_isa_best()), r->exec, counting_clock, 1 << 20, reserve_bytes), 0);
+    cr_assert_eq(duck_open(&r->duck, dk_kernels_get(dk_isa_best()), r->exec, counting_clock, 1 << 20, reserve_bytes),
+                 0);
 }
 
 void duck_rig_close(struct duck_rig *r)

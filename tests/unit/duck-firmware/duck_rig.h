@@ -12,8 +12,8 @@ enum { DUCK_RIG_MODEL = 4711 };
 struct ffn_source {
     enum dk_dtype type;
     uint32_t hidden, width, experts; /* experts 1 in a dense layer */
-    uint8_t *weights;                /* [experts][3][width * hidden]: gate and up [width][hidden], down [hidden][width] */
-    float *scales;                   /* [experts][3][row blocks][column blocks], FP8 only */
+    uint8_t *weights; /* [experts][3][width * hidden]: gate and up [width][hidden], down [hidden][width] */
+    float *scales;    /* [experts][3][row blocks][column blocks], FP8 only */
 };
 
 void ffn_source_make(struct ffn_source *s, enum dk_dtype type, uint32_t hidden, uint32_t width, uint32_t experts,

@@ -129,8 +129,8 @@ struct piece {
 /* The slice [32, 300) in pieces; its last unit is short. */
 enum { SLICE_BEGIN = 32, SLICE_END = 300 };
 static const struct piece pieces[] = {
-    {0, 32, 0, EXPERTS}, {32, 128, 0, 2}, {32, 64, 2, EXPERTS}, {64, 128, 2, EXPERTS},
-    {128, 268, 3, 5},    {128, 256, 0, 3}, {128, 256, 5, 6},     {256, 268, 5, 6},     {256, 268, 0, 3},
+    {0, 32, 0, EXPERTS}, {32, 128, 0, 2},  {32, 64, 2, EXPERTS}, {64, 128, 2, EXPERTS}, {128, 268, 3, 5},
+    {128, 256, 0, 3},    {128, 256, 5, 6}, {256, 268, 5, 6},     {256, 268, 0, 3},
 };
 enum { PIECES = sizeof pieces / sizeof *pieces };
 

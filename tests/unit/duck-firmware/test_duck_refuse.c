@@ -6,246 +6,18 @@
 #include <string.h>
 
 #include "base/cpu.h"
-#include "duck_rig.h"
-
-enum { HIDDEN = 192, WIDTH = 352, EXPERTS = 4, BEGIN = 32, END = 300, EPOCH = 7, ROWS = 2, TOP_K = 2 };
-enum { DENSE_LAYER = 3, MOE_LAYER = 5 };
-
-struct bench {
-    struct duck_rig rig;
-    struct ffn_source dense, moe;
-    /* forward payloads: rows, then ids and weights */
-    float x[ROWS * HIDDEN + 2 * ROWS * TOP_K];
-    float bits[2][ROWS * HIDDEN]; /* what the two layers answered at first */
-};
-
-static void set_routing(struct bench *b, const int32_t *ids, const float *weights)
-{
-    memcpy(b->x + ROWS * HIDDEN, ids, ROWS * TOP_K * 4);
-    memcpy(b->x + ROWS * HIDDEN + ROWS * TOP_K, weights, ROWS * TOP_K * 4);
-}
-
-static const int32_t good_ids[] = {0, 3, 2, 1};
-static const float good_weights[] = {0.5f, 0.25f, 1, 2};
-
-static const Dk__DataReply *ask_forward(struct bench *b, bool moe)
-{
-    struct request q;
-
-    request_forward(&q, moe ? &b->moe : &b->dense, moe, EPOCH, moe ? MOE_LAYER : DENSE_LAYER, ROWS, TOP_K);
-    return duck_rig_ask(&b->rig, &q.data.base, b->x,
-                        (ROWS * HIDDEN + (moe ? 2 * ROWS * TOP_K : 0)) * sizeof(float));
-}
-
-static void bench_open(struct bench *b)
-{
-    memset(b, 0, sizeof *b);
-    duck_rig_open(&b->rig, 0);
-    ffn_source_make(&b->dense, DK_BF16, HIDDEN, WIDTH, 1, 1);
-    ffn_source_make(&b->moe, DK_F8_E4M3, HIDDEN, WIDTH, EXPERTS, 2);
-    duck_rig_feed(&b->rig, &b->dense, false, EPOCH, DENSE_LAYER, BEGIN, END);
-    duck_rig_feed(&b->rig, &b->moe, true, EPOCH, MOE_LAYER, BEGIN, END);
-    for (int i = 0; i < ROWS * HIDDEN; i++)
-        b->x[i] = (float)(i % 13) - 6;
-    set_routing(b, good_ids, good_weights);
-    for (int moe = 0; moe < 2; moe++) {
-        cr_assert_eq(ask_forward(b, moe)->result_case, DK__DATA_REPLY__RESULT_FORWARD);
-        memcpy(b->bits[moe], b->rig.answer.payload, sizeof b->bits[moe]);
-    }
-}
-
-static void bench_close(struct bench *b)
-{
-    ffn_source_free(&b->dense);
-    ffn_source_free(&b->moe);
-    duck_rig_close(&b->rig);
-}
-
-static void check_refused(struct bench *b, const Dk__DataReply *r, Dk__Code code, const char *part)
-{
-    cr_assert_eq(r->result_case, DK__DATA_REPLY__RESULT_ERROR, "taken; wanted an error with '%s'", part);
-    cr_assert_eq(r->error->code, code, "%s: %s", dk_code_name(r->error->code), r->error->text);
-    cr_assert(strstr(r->error->text, part), "'%s' is not in: %s", part, r->error->text);
-    cr_assert_eq(b->rig.answer.payload_bytes, 0);
-}
-
-/* Both layers are there and give the bits that they gave at first. */
-static void check_unchanged(struct bench *b)
-{
-    cr_assert_eq(b->rig.duck.shards.plan_epoch, EPOCH);
-    cr_assert_eq(b->rig.duck.shards.layers_complete, 2);
-    for (int moe = 0; moe < 2; moe++) {
-        const Dk__DataReply *r = ask_forward(b, moe);
-
-        cr_assert_eq(r->result_case, DK__DATA_REPLY__RESULT_FORWARD);
-        cr_assert_eq(memcmp(b->bits[moe], b->rig.answer.payload, sizeof b->bits[moe]), 0);
-    }
-}
-
-/* ---- inits: one field wrong at a time */
-
-enum field {
-    F_LAYER, F_HIDDEN_0, F_HIDDEN_OTHER, F_HIDDEN_HUGE, F_INTERMEDIATE_SMALL, F_INTERMEDIATE_OTHER, F_INTERMEDIATE_HUGE, F_BEGIN_ODD,
-    F_BEGIN_OTHER, F_BEGIN_PAST_END, F_END_OTHER, F_END_PAST_WIDTH, F_TYPE_OTHER, F_TYPE_UNKNOWN, F_SCALE_ABSENT,
-    F_SCALE_64, F_PIECE_BEGIN_ODD, F_PIECE_EMPTY, F_PIECE_END_ODD, F_PIECE_PAST, F_PIECE_OTHER, F_EPOCH_0, F_EPOCH_OLD, F_MODEL,
-    F_EXPERTS_0, F_EXPERTS_MANY, F_EXPERTS_OTHER, F_EXPERT_EMPTY, F_EXPERT_PAST, F_EXPERT_OTHER, F_KIND, FIELDS
-};
-
-struct wrong {
-    Dk__Code code;
-    const char *part;
-    bool moe_only;
-};
-
-/* The message up to the wrong field is right, and the payload is the right one. */
-static const struct wrong wrongs[FIELDS] = {
-    [F_LAYER] = {DK__CODE__INVALID_ARGUMENT, "layer 512", false},
-    [F_HIDDEN_0] = {DK__CODE__INVALID_ARGUMENT, "hidden 0", false},
-    [F_HIDDEN_OTHER] = {DK__CODE__INVALID_ARGUMENT, "payload", false},
-    [F_HIDDEN_HUGE] = {DK__CODE__INVALID_ARGUMENT, "hidden 4294967295", false},
-    [F_INTERMEDIATE_SMALL] = {DK__CODE__INVALID_ARGUMENT, "of 200", false},
-    [F_INTERMEDIATE_OTHER] = {DK__CODE__FAILED_PRECONDITION, "another shape", false},
-    [F_INTERMEDIATE_HUGE] = {DK__CODE__INVALID_ARGUMENT, "not a shape", false},
-    [F_BEGIN_ODD] = {DK__CODE__INVALID_ARGUMENT, "[33, 300)", false},
-    [F_BEGIN_OTHER] = {DK__CODE__FAILED_PRECONDITION, "another shape", false},
-    [F_BEGIN_PAST_END] = {DK__CODE__INVALID_ARGUMENT, "[320, 300)", false},
-    [F_END_OTHER] = {DK__CODE__FAILED_PRECONDITION, "another shape", false},
-    [F_END_PAST_WIDTH] = {DK__CODE__INVALID_ARGUMENT, "353", false},
-    [F_TYPE_OTHER] = {DK__CODE__INVALID_ARGUMENT, "", false},
-    [F_TYPE_UNKNOWN] = {DK__CODE__DATA_LOSS, "decoded", false},
-    [F_SCALE_ABSENT] = {DK__CODE__INVALID_ARGUMENT, "scale block 0", true},
-    [F_SCALE_64] = {DK__CODE__INVALID_ARGUMENT, "scale block 64", false},
-    [F_PIECE_BEGIN_ODD] = {DK__CODE__INVALID_ARGUMENT, "piece [1, 64)", false},
-    [F_PIECE_EMPTY] = {DK__CODE__INVALID_ARGUMENT, "piece [64, 64)", false},
-    [F_PIECE_END_ODD] = {DK__CODE__INVALID_ARGUMENT, "piece [32, 65)", false},
-    [F_PIECE_PAST] = {DK__CODE__INVALID_ARGUMENT, "piece [32, 288)", false},
-    [F_PIECE_OTHER] = {DK__CODE__INVALID_ARGUMENT, "payload", false},
-    [F_EPOCH_0] = {DK__CODE__FAILED_PRECONDITION, "epoch 0", false},
-    [F_EPOCH_OLD] = {DK__CODE__FAILED_PRECONDITION, "serves 7", false},
-    [F_MODEL] = {DK__CODE__FAILED_PRECONDITION, "model", false},
-    [F_EXPERTS_0] = {DK__CODE__INVALID_ARGUMENT, "of 0", true},
-    [F_EXPERTS_MANY] = {DK__CODE__INVALID_ARGUMENT, "of 1025", true},
-    [F_EXPERTS_OTHER] = {DK__CODE__FAILED_PRECONDITION, "another shape", true},
-    [F_EXPERT_EMPTY] = {DK__CODE__INVALID_ARGUMENT, "experts [3, 3)", true},
-    [F_EXPERT_PAST] = {DK__CODE__INVALID_ARGUMENT, "experts [1, 5)", true},
-    [F_EXPERT_OTHER] = {DK__CODE__INVALID_ARGUMENT, "payload", true},
-    [F_KIND] = {DK__CODE__FAILED_PRECONDITION, "another shape", false},
-};
-
-static void set_piece(struct request *q, uint32_t begin, uint32_t end)
-{
-    q->mlp_init.piece_begin = q->moe_init.piece_begin = begin;
-    q->mlp_init.piece_end = q->moe_init.piece_end = end;
-}
-
-static void make_wrong(struct request *q, enum field field, bool moe)
-{
-    Dk__SliceShape *s = &q->shape;
-
-    switch (field) {
-    case F_LAYER: s->layer = 512; break;
-    case F_HIDDEN_0: s->hidden_size = 0; break;
-    case F_HIDDEN_OTHER: s->hidden_size = HIDDEN - 1; break;
-    case F_HIDDEN_HUGE: s->hidden_size = UINT32_MAX; break;
-    case F_INTERMEDIATE_SMALL: s->intermediate_size = 200; break;
-    case F_INTERMEDIATE_OTHER: s->intermediate_size = WIDTH + 32; break;
-    case F_INTERMEDIATE_HUGE: s->intermediate_size = UINT32_MAX; break;
-    case F_BEGIN_ODD: s->begin++; break;
-    case F_BEGIN_OTHER: s->begin = 0; break;
-    case F_BEGIN_PAST_END: s->begin = 320; break;
-    case F_END_OTHER: s->end = 301; break;
-    case F_END_PAST_WIDTH: s->end = WIDTH + 1; break;
-    case F_TYPE_OTHER: s->type = moe ? DK__WEIGHT_TYPE__BF16 : DK__WEIGHT_TYPE__F32; break;
-    case F_TYPE_UNKNOWN: s->type = (Dk__WeightType)9; break;
-    case F_SCALE_ABSENT: s->has_scale_block = false; break;
-    case F_SCALE_64: s->has_scale_block = true; s->scale_block = 64; break;
-    case F_PIECE_BEGIN_ODD: set_piece(q, 1, 64); break;
-    case F_PIECE_EMPTY: set_piece(q, 64, 64); break;
-    case F_PIECE_END_ODD: set_piece(q, 32, 65); break;
-    case F_PIECE_PAST: set_piece(q, 32, 288); break;
-    case F_PIECE_OTHER: set_piece(q, 32, 96); break;
-    case F_EPOCH_0: q->data.plan_epoch = 0; break;
-    case F_EPOCH_OLD: q->data.plan_epoch = EPOCH - 1; break;
-    case F_MODEL: q->data.model_id++; break;
-    case F_EXPERTS_0: q->moe_init.experts = 0; break;
-    case F_EXPERTS_MANY: q->moe_init.experts = 1025; break;
-    case F_EXPERTS_OTHER: q->moe_init.experts = EXPERTS + 1; break;
-    case F_EXPERT_EMPTY: q->moe_init.expert_begin = 3; break;
-    case F_EXPERT_PAST: q->moe_init.expert_end = EXPERTS + 1; break;
-    case F_EXPERT_OTHER: q->moe_init.expert_begin--; break;
-    case F_KIND: s->layer = moe ? DENSE_LAYER : MOE_LAYER; break;
-    case FIELDS: break;
-    }
-}
-
-Test(duck_refuse, every_field_of_an_init)
-{
-    struct bench b;
-
-    bench_open(&b);
-    for (int moe = 0; moe < 2; moe++)
-        for (enum field field = 0; field < FIELDS; field++) {
-            const struct ffn_source *s = moe ? &b.moe : &b.dense;
-            uint64_t bytes_before = b.rig.duck.shards.bytes;
-            const Dk__DataReply *r;
-            struct request q;
-            uint8_t *payload;
-            size_t bytes;
-
-            if (wrongs[field].moe_only && !moe)
-                continue;
-            request_init(&q, s, moe, EPOCH, moe ? MOE_LAYER : DENSE_LAYER, BEGIN, END, 32, 64, moe ? 1 : 0,
-                         moe ? 3 : 1);
-            payload = request_payload(&q, s, &bytes);
-            memset(payload, 1, bytes / 2); /* taking it would show */
-            make_wrong(&q, field, moe);
-            r = duck_rig_ask(&b.rig, &q.data.base, payload, bytes);
-            check_refused(&b, r, wrongs[field].code, wrongs[field].part);
-            cr_assert_eq(r->plan_epoch, field == F_TYPE_UNKNOWN ? 0 : q.data.plan_epoch);
-            cr_assert_eq(b.rig.duck.shards.bytes, bytes_before, "field %d", (int)field);
-            check_unchanged(&b);
-            free(payload);
-        }
-    bench_close(&b);
-}
-
-Test(duck_refuse, every_other_length_of_an_init)
-{
-    static const int deltas[] = {-1, 1, -4, 4, -10000};
-    struct bench b;
-
-    bench_open(&b);
-    for (int moe = 0; moe < 2; moe++)
-        for (int d = 0; d < 6; d++) {
-            const struct ffn_source *s = moe ? &b.moe : &b.dense;
-            struct request q;
-            uint8_t *payload;
-            size_t bytes;
-
-            request_init(&q, s, moe, EPOCH, moe ? MOE_LAYER : DENSE_LAYER, BEGIN, END, 32, 64, moe ? 1 : 0,
-                         moe ? 3 : 1);
-            payload = request_payload(&q, s, &bytes);
-            payload = realloc(payload, bytes + 4);
-            memset(payload, 0, bytes + 4);
-            bytes = d == 5 ? 0 : bytes + (size_t)deltas[d];
-            check_refused(&b, duck_rig_ask(&b.rig, &q.data.base, payload, bytes), DK__CODE__INVALID_ARGUMENT,
-                          "payload");
-            check_unchanged(&b);
-            free(payload);
-        }
-    bench_close(&b);
-}
+#include "refuse_bench.h"
 
 /* ---- what is not even a request */
 
 Test(duck_refuse, bytes_that_are_no_request)
 {
-    struct bench b;
+    struct refuse_bench b;
     struct request q;
     uint8_t *message, *part;
     size_t bytes;
 
-    bench_open(&b);
+    refuse_open(&b);
     request_forward(&q, &b.dense, false, EPOCH, DENSE_LAYER, ROWS, 0);
     message = message_make(&q.data.base, b.x, ROWS * HIDDEN * sizeof(float), &bytes);
     for (size_t n = 0; n <= bytes; n += n < 80 ? 1 : 97) { /* cut anywhere */
@@ -266,17 +38,17 @@ Test(duck_refuse, bytes_that_are_no_request)
     }
     free(message);
     q.data.op_case = DK__DATA_REQUEST__OP__NOT_SET;
-    check_refused(&b, duck_rig_ask(&b.rig, &q.data.base, NULL, 0), DK__CODE__UNIMPLEMENTED, "kind");
-    check_unchanged(&b);
-    bench_close(&b);
+    refuse_check(&b, duck_rig_ask(&b.rig, &q.data.base, NULL, 0), DK__CODE__UNIMPLEMENTED, "kind");
+    refuse_check_unchanged(&b);
+    refuse_close(&b);
 }
 
 /* The header need not be padded as ours is: the rows would then lie where no float may. */
 Test(duck_refuse, rows_at_an_odd_address)
 {
-    struct bench b;
+    struct refuse_bench b;
 
-    bench_open(&b);
+    refuse_open(&b);
     for (int moe = 0; moe < 2; moe++) {
         size_t rows = (ROWS * HIDDEN + (moe ? 2 * ROWS * TOP_K : 0)) * sizeof(float), header;
         uint8_t *message;
@@ -296,7 +68,7 @@ Test(duck_refuse, rows_at_an_odd_address)
             memcpy(message + 4 + header + pad, b.x, rows);
             r = duck_rig_ask_bytes(&b.rig, message, 4 + header + pad + rows);
             if ((4 + header + pad) % 4) {
-                check_refused(&b, r, DK__CODE__DATA_LOSS, "aligned");
+                refuse_check(&b, r, DK__CODE__DATA_LOSS, "aligned");
             } else {
                 cr_assert_eq(r->result_case, DK__DATA_REPLY__RESULT_FORWARD);
                 cr_assert_eq(memcmp(b.bits[moe], b.rig.answer.payload, sizeof b.bits[moe]), 0);
@@ -304,16 +76,16 @@ Test(duck_refuse, rows_at_an_odd_address)
         }
         free(message);
     }
-    bench_close(&b);
+    refuse_close(&b);
 }
 
 /* ---- forwards */
 
 Test(duck_refuse, every_field_of_a_forward)
 {
-    struct bench b;
+    struct refuse_bench b;
 
-    bench_open(&b);
+    refuse_open(&b);
     for (int moe = 0; moe < 2; moe++)
         for (int wrong = 0; wrong < 13; wrong++) {
             size_t bytes = (ROWS * HIDDEN + (moe ? 2 * ROWS * TOP_K : 0)) * sizeof(float);
@@ -323,24 +95,61 @@ Test(duck_refuse, every_field_of_a_forward)
 
             request_forward(&q, moe ? &b.moe : &b.dense, moe, EPOCH, moe ? MOE_LAYER : DENSE_LAYER, ROWS, TOP_K);
             switch (wrong) {
-            case 0: q.data.plan_epoch--; code = DK__CODE__FAILED_PRECONDITION; part = "epoch 6"; break;
-            case 1: q.data.plan_epoch++; code = DK__CODE__FAILED_PRECONDITION; part = "epoch 8"; break;
-            case 2: q.data.model_id++; code = DK__CODE__FAILED_PRECONDITION; part = "model"; break;
-            case 3: q.mlp_forward.layer = q.moe_forward.layer = 4; code = DK__CODE__NOT_FOUND; part = "layer 4"; break;
-            case 4: q.mlp_forward.layer = q.moe_forward.layer = UINT32_MAX; code = DK__CODE__NOT_FOUND; part = "layer"; break;
-            case 5: q.mlp_forward.layer = q.moe_forward.layer = moe ? DENSE_LAYER : MOE_LAYER; part = moe ? "is dense" : "is a mixture"; break;
-            case 6: q.mlp_forward.rows = q.moe_forward.rows = 0; break;
-            case 7: q.mlp_forward.rows = q.moe_forward.rows = ROWS + 1; break;
-            case 8: q.mlp_forward.rows = q.moe_forward.rows = UINT32_MAX; break;
-            case 9: q.mlp_forward.hidden_size = q.moe_forward.hidden_size = HIDDEN / 2; break;
-            case 10: bytes -= 4; break;
-            case 11: bytes = 0; break;
-            default: bytes -= 1; break;
+            case 0:
+                q.data.plan_epoch--;
+                code = DK__CODE__FAILED_PRECONDITION;
+                part = "epoch 6";
+                break;
+            case 1:
+                q.data.plan_epoch++;
+                code = DK__CODE__FAILED_PRECONDITION;
+                part = "epoch 8";
+                break;
+            case 2:
+                q.data.model_id++;
+                code = DK__CODE__FAILED_PRECONDITION;
+                part = "model";
+                break;
+            case 3:
+                q.mlp_forward.layer = q.moe_forward.layer = 4;
+                code = DK__CODE__NOT_FOUND;
+                part = "layer 4";
+                break;
+            case 4:
+                q.mlp_forward.layer = q.moe_forward.layer = UINT32_MAX;
+                code = DK__CODE__NOT_FOUND;
+                part = "layer";
+                break;
+            case 5:
+                q.mlp_forward.layer = q.moe_forward.layer = moe ? DENSE_LAYER : MOE_LAYER;
+                part = moe ? "is dense" : "is a mixture";
+                break;
+            case 6:
+                q.mlp_forward.rows = q.moe_forward.rows = 0;
+                break;
+            case 7:
+                q.mlp_forward.rows = q.moe_forward.rows = ROWS + 1;
+                break;
+            case 8:
+                q.mlp_forward.rows = q.moe_forward.rows = UINT32_MAX;
+                break;
+            case 9:
+                q.mlp_forward.hidden_size = q.moe_forward.hidden_size = HIDDEN / 2;
+                break;
+            case 10:
+                bytes -= 4;
+                break;
+            case 11:
+                bytes = 0;
+                break;
+            default:
+                bytes -= 1;
+                break;
             }
-            check_refused(&b, duck_rig_ask(&b.rig, &q.data.base, b.x, bytes), code, part);
-            check_unchanged(&b);
+            refuse_check(&b, duck_rig_ask(&b.rig, &q.data.base, b.x, bytes), code, part);
+            refuse_check_unchanged(&b);
         }
-    bench_close(&b);
+    refuse_close(&b);
 }
 
 Test(duck_refuse, routing_that_cannot_be)
@@ -360,40 +169,40 @@ Test(duck_refuse, routing_that_cannot_be)
         {{0, 1, 2, 3}, {1, 1, -INFINITY, 1}, "row 1: weight of expert 2"},
     };
     static const uint32_t activated[] = {0, 1, 3, EXPERTS + 1, 65, UINT32_MAX};
-    struct bench b;
+    struct refuse_bench b;
 
-    bench_open(&b);
+    refuse_open(&b);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        set_routing(&b, cases[i].ids, cases[i].weights);
-        check_refused(&b, ask_forward(&b, true), DK__CODE__INVALID_ARGUMENT, cases[i].part);
-        set_routing(&b, good_ids, good_weights);
-        check_unchanged(&b);
+        refuse_set_routing(&b, cases[i].ids, cases[i].weights);
+        refuse_check(&b, refuse_ask_forward(&b, true), DK__CODE__INVALID_ARGUMENT, cases[i].part);
+        refuse_set_routing(&b, refuse_good_ids, refuse_good_weights);
+        refuse_check_unchanged(&b);
     }
     for (size_t i = 0; i < sizeof activated / sizeof *activated; i++) {
         struct request q;
 
         request_forward(&q, &b.moe, true, EPOCH, MOE_LAYER, ROWS, activated[i]);
-        check_refused(&b, duck_rig_ask(&b.rig, &q.data.base, b.x, sizeof b.x), DK__CODE__INVALID_ARGUMENT,
-                      "moe_forward");
-        check_unchanged(&b);
+        refuse_check(&b, duck_rig_ask(&b.rig, &q.data.base, b.x, sizeof b.x), DK__CODE__INVALID_ARGUMENT,
+                     "moe_forward");
+        refuse_check_unchanged(&b);
     }
-    bench_close(&b);
+    refuse_close(&b);
 }
 
 Test(duck_refuse, an_answer_that_would_be_too_long)
 {
     enum { MANY = 2000 };
-    struct bench b;
+    struct refuse_bench b;
     struct request q;
     float *x = calloc((size_t)MANY * HIDDEN, sizeof *x);
 
-    bench_open(&b); /* answers of at most 1 MiB */
+    refuse_open(&b); /* answers of at most 1 MiB */
     request_forward(&q, &b.dense, false, EPOCH, DENSE_LAYER, MANY, 0);
-    check_refused(&b, duck_rig_ask(&b.rig, &q.data.base, x, (size_t)MANY * HIDDEN * sizeof *x),
-                  DK__CODE__INVALID_ARGUMENT, "2000 rows");
-    check_unchanged(&b);
+    refuse_check(&b, duck_rig_ask(&b.rig, &q.data.base, x, (size_t)MANY * HIDDEN * sizeof *x),
+                 DK__CODE__INVALID_ARGUMENT, "2000 rows");
+    refuse_check_unchanged(&b);
     free(x);
-    bench_close(&b);
+    refuse_close(&b);
 }
 
 /* ---- plans */
@@ -403,20 +212,20 @@ Test(duck_refuse, nothing_before_it_is_complete)
     struct ffn_source s;
     struct duck_rig rig;
     struct request q;
-    struct bench b = {.x = {0}};
+    struct refuse_bench b = {.x = {0}};
     const Dk__DataReply *r;
 
     duck_rig_open(&b.rig, 0);
     ffn_source_make(&s, DK_F8_E4M3, HIDDEN, WIDTH, EXPERTS, 1);
-    set_routing(&b, good_ids, good_weights);
+    refuse_set_routing(&b, refuse_good_ids, refuse_good_weights);
     request_forward(&q, &s, true, EPOCH, 0, ROWS, TOP_K);
-    check_refused(&b, duck_rig_ask(&b.rig, &q.data.base, b.x, sizeof b.x), DK__CODE__FAILED_PRECONDITION, "epoch");
+    refuse_check(&b, duck_rig_ask(&b.rig, &q.data.base, b.x, sizeof b.x), DK__CODE__FAILED_PRECONDITION, "epoch");
     request_init(&q, &s, true, EPOCH, 0, 0, WIDTH, 0, WIDTH, 0, EXPERTS - 1);
     cr_assert_not(duck_rig_init(&b.rig, &q, &s)->init->complete);
     request_init(&q, &s, true, EPOCH, 0, 0, WIDTH, 0, 320, EXPERTS - 1, EXPERTS);
     cr_assert_not(duck_rig_init(&b.rig, &q, &s)->init->complete);
     request_forward(&q, &s, true, EPOCH, 0, ROWS, TOP_K);
-    check_refused(&b, duck_rig_ask(&b.rig, &q.data.base, b.x, sizeof b.x), DK__CODE__NOT_FOUND, "43 of 44");
+    refuse_check(&b, duck_rig_ask(&b.rig, &q.data.base, b.x, sizeof b.x), DK__CODE__NOT_FOUND, "43 of 44");
     cr_assert_eq(b.rig.duck.shards.layers_complete, 0);
     request_init(&q, &s, true, EPOCH, 0, 0, WIDTH, 320, WIDTH, EXPERTS - 1, EXPERTS);
     cr_assert(duck_rig_init(&b.rig, &q, &s)->init->complete);
@@ -431,11 +240,11 @@ Test(duck_refuse, nothing_before_it_is_complete)
 Test(duck_refuse, a_newer_epoch_drops_what_was_held)
 {
     struct ffn_source other;
-    struct bench b;
+    struct refuse_bench b;
     struct request q;
     uint64_t bytes;
 
-    bench_open(&b);
+    refuse_open(&b);
     bytes = b.rig.duck.shards.bytes;
     ffn_source_make(&other, DK_F32, HIDDEN, 64, 1, 9);
     request_init(&q, &other, false, EPOCH + 1, DENSE_LAYER, 0, 64, 0, 64, 0, 1);
@@ -444,15 +253,15 @@ Test(duck_refuse, a_newer_epoch_drops_what_was_held)
     cr_assert_eq(b.rig.duck.shards.plan_epoch, EPOCH + 1);
     cr_assert_eq(b.rig.duck.shards.layers_complete, 1);
     cr_assert_lt(b.rig.duck.shards.bytes, bytes);
-    check_refused(&b, ask_forward(&b, false), DK__CODE__FAILED_PRECONDITION, "serves 8");
-    check_refused(&b, ask_forward(&b, true), DK__CODE__FAILED_PRECONDITION, "serves 8");
+    refuse_check(&b, refuse_ask_forward(&b, false), DK__CODE__FAILED_PRECONDITION, "serves 8");
+    refuse_check(&b, refuse_ask_forward(&b, true), DK__CODE__FAILED_PRECONDITION, "serves 8");
     request_forward(&q, &b.moe, true, EPOCH + 1, MOE_LAYER, ROWS, TOP_K);
     q.data.model_id = 1;
-    check_refused(&b, duck_rig_ask(&b.rig, &q.data.base, b.x, sizeof b.x), DK__CODE__NOT_FOUND, "not held");
+    refuse_check(&b, duck_rig_ask(&b.rig, &q.data.base, b.x, sizeof b.x), DK__CODE__NOT_FOUND, "not held");
     request_init(&q, &b.dense, false, EPOCH, DENSE_LAYER, BEGIN, END, 0, END - BEGIN, 0, 1);
-    check_refused(&b, duck_rig_init(&b.rig, &q, &b.dense), DK__CODE__FAILED_PRECONDITION, "serves 8");
+    refuse_check(&b, duck_rig_init(&b.rig, &q, &b.dense), DK__CODE__FAILED_PRECONDITION, "serves 8");
     ffn_source_free(&other);
-    bench_close(&b);
+    refuse_close(&b);
 }
 
 /* ---- damaged weights */
@@ -463,11 +272,11 @@ Test(duck_refuse, damaged_weights_name_their_place)
 
     for (int part = 0; part < 3; part++)
         for (int how = 0; how < 3; how++) {
-            struct bench b;
+            struct refuse_bench b;
             struct request q;
             const Dk__DataReply *r;
 
-            bench_open(&b);
+            refuse_open(&b);
             /* The piece is [64, 96) of the slice: rows 96 to 127 of the whole. */
             if (how == 0)
                 *ffn_source_at(&b.moe, 2, part, part == 2 ? 10 : 100, part == 2 ? 100 : 10) = 0xff;
@@ -477,18 +286,18 @@ Test(duck_refuse, damaged_weights_name_their_place)
             *ffn_source_at(&b.moe, 2, 0, 96, 0) ^= 1;
             request_init(&q, &b.moe, true, EPOCH, MOE_LAYER, BEGIN, END, 64, 96, 1, 3);
             r = duck_rig_init(&b.rig, &q, &b.moe);
-            check_refused(&b, r, DK__CODE__INVALID_ARGUMENT, "layer 5 expert 2");
+            refuse_check(&b, r, DK__CODE__INVALID_ARGUMENT, "layer 5 expert 2");
             cr_assert(strstr(r->error->text, parts[part]), "%s", r->error->text);
-            check_refused(&b, ask_forward(&b, true), DK__CODE__NOT_FOUND, "not complete");
+            refuse_check(&b, refuse_ask_forward(&b, true), DK__CODE__NOT_FOUND, "not complete");
             cr_assert_eq(b.rig.duck.shards.layers_complete, 1);
-            cr_assert_eq(ask_forward(&b, false)->result_case, DK__DATA_REPLY__RESULT_FORWARD);
+            cr_assert_eq(refuse_ask_forward(&b, false)->result_case, DK__DATA_REPLY__RESULT_FORWARD);
 
             ffn_source_free(&b.moe); /* the right piece heals it */
             ffn_source_make(&b.moe, DK_F8_E4M3, HIDDEN, WIDTH, EXPERTS, 2);
             request_init(&q, &b.moe, true, EPOCH, MOE_LAYER, BEGIN, END, 64, 96, 2, 3);
             cr_assert(duck_rig_init(&b.rig, &q, &b.moe)->init->complete);
-            check_unchanged(&b);
-            bench_close(&b);
+            refuse_check_unchanged(&b);
+            refuse_close(&b);
         }
 }
 
@@ -497,7 +306,7 @@ Test(duck_refuse, damaged_weights_name_their_place)
 Test(duck_refuse, no_memory_beyond_the_reserve)
 {
     struct ffn_source s;
-    struct bench b = {.x = {0}};
+    struct refuse_bench b = {.x = {0}};
     const Dk__DataReply *r;
     struct request q;
 
@@ -505,11 +314,11 @@ Test(duck_refuse, no_memory_beyond_the_reserve)
     ffn_source_make(&s, DK_BF16, HIDDEN, WIDTH, 1, 1);
     request_init(&q, &s, false, EPOCH, 0, 0, WIDTH, 0, WIDTH, 0, 1);
     r = duck_rig_init(&b.rig, &q, &s);
-    check_refused(&b, r, DK__CODE__RESOURCE_EXHAUSTED, "use more ducks");
+    refuse_check(&b, r, DK__CODE__RESOURCE_EXHAUSTED, "use more ducks");
     cr_assert(strstr(r->error->text, "MiB") && strstr(r->error->text, "layer 0"), "%s", r->error->text);
     cr_assert_eq(b.rig.duck.shards.bytes, 0);
     b.rig.duck.shards.reserve_bytes = UINT64_MAX; /* sums must not wrap */
-    check_refused(&b, duck_rig_init(&b.rig, &q, &s), DK__CODE__RESOURCE_EXHAUSTED, "use more ducks");
+    refuse_check(&b, duck_rig_init(&b.rig, &q, &s), DK__CODE__RESOURCE_EXHAUSTED, "use more ducks");
     b.rig.duck.shards.reserve_bytes = 0;
     cr_assert(duck_rig_init(&b.rig, &q, &s)->init->complete);
     ffn_source_free(&s);
@@ -523,15 +332,17 @@ Test(duck_refuse, padding_counts_as_memory)
     enum { NARROW = 1, LONG = 1 << 20 };
     struct ffn_source s = {.type = DK_BF16, .hidden = NARROW, .width = LONG, .experts = 1024};
     uint8_t payload[3 * 32 * NARROW * 2] = {0};
-    struct bench b = {.x = {0}};
+    struct refuse_bench b = {.x = {0}};
     struct request q;
 
     duck_rig_open(&b.rig, 0);
     /* 6 GiB of weights, 132 GiB packed. */
     request_init(&q, &s, true, EPOCH, 0, 0, LONG, 0, 32, 0, 1);
-    b.rig.duck.shards.reserve_bytes = dk_ram_free_bytes() > ((uint64_t)12 << 30) ? dk_ram_free_bytes() - ((uint64_t)12 << 30) : 0;
-    check_refused(&b, duck_rig_ask(&b.rig, &q.data.base, payload, sizeof payload), DK__CODE__RESOURCE_EXHAUSTED,
-                  "use more ducks");
+    b.rig.duck.shards.reserve_bytes = dk_ram_free_bytes() > ((uint64_t)12 << 30)
+                                          ? dk_ram_free_bytes() - ((uint64_t)12 << 30)
+                                          : 0;
+    refuse_check(&b, duck_rig_ask(&b.rig, &q.data.base, payload, sizeof payload), DK__CODE__RESOURCE_EXHAUSTED,
+                 "use more ducks");
     cr_assert_eq(b.rig.duck.shards.bytes, 0);
     duck_rig_close(&b.rig);
 }

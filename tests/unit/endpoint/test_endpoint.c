@@ -223,8 +223,7 @@ static int bind_udp(uint16_t *port)
 
 static bool can_bind(uint16_t port)
 {
-    struct sockaddr_in sa = {
-        .sin_family = AF_INET, .sin_addr.s_addr = htonl(LOOPBACK), .sin_port = htons(port)};
+    struct sockaddr_in sa = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(LOOPBACK), .sin_port = htons(port)};
     int fd = socket(AF_INET, SOCK_DGRAM, 0), rc = bind(fd, (struct sockaddr *)&sa, sizeof sa);
 
     close(fd);
@@ -312,11 +311,8 @@ Test(endpoint, counters_on_the_wire)
                                       .corrupt = 8,
                                       .reordered = 9,
                                       .stale_instance = 10};
-    struct dk_net_counters n = {.fault_dropped = 11,
-                                .fault_duplicated = 12,
-                                .fault_reordered = 13,
-                                .fault_corrupted = 14,
-                                .fault_delayed = 15};
+    struct dk_net_counters n = {
+        .fault_dropped = 11, .fault_duplicated = 12, .fault_reordered = 13, .fault_corrupted = 14, .fault_delayed = 15};
     Dk__TransportCounters w;
 
     dk_counters_to_wire(&t, &n, &w);

@@ -5,8 +5,8 @@
 
 #include "transport/datagram.h"
 
-static const struct dk_addr here = {{2, 0, 0, 0, 0, 1}, 0x0a000001, 7001, 11};
-static const struct dk_addr there = {{2, 0, 0, 0, 0, 2}, 0x0a000002, 7002, 22};
+static const struct dk_addr here = {{2, 0, 0, 0, 0, 1}, 0x0a000001, 7001, 11, 0};
+static const struct dk_addr there = {{2, 0, 0, 0, 0, 2}, 0x0a000002, 7002, 22, 0};
 
 static uint32_t from_ipv4;
 static uint16_t from_port;
