@@ -5,9 +5,13 @@ static const struct worker_options defaults = {.node = DK_NODE_DEFAULTS};
 
 static const struct dk_option table[] = {
     DK_NODE_OPTIONS(struct worker_options),
-    {"cache-mib", DK_OPT_U64, offsetof(struct worker_options, cache_mib), "MIB",
-     "memory for keys and values; 0 or absent: all sequences at full context", 0, 1 << 24, NULL, NULL},
-    {0},
+    {.name = "cache-mib",
+     .type = DK_OPT_U64,
+     .offset = offsetof(struct worker_options, cache_mib),
+     .value = "MIB",
+     .help = "memory for keys and values; 0 or absent: all sequences at full context",
+     .most = 1 << 24},
+    {.name = NULL},
 };
 
 void worker_options_help(void)

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "coordinator/coordinator_internal.h"
-#include "plan/plan.h"
 
 /* The plan and the state of the cluster. dk_cluster_update() derives the state from the members' last heartbeats, so it
  * can be called at any time, any number of times. */
@@ -16,7 +15,7 @@ static const char *state_name(Dk__ClusterState s)
     return v ? v->name : "?";
 }
 
-static void state_set(struct dk_coordinator *c, Dk__ClusterState to, Dk__Code code, const char *text)
+void dk_cluster_state_set(struct dk_coordinator *c, Dk__ClusterState to, Dk__Code code, const char *text)
 {
     if (c->state != to || strcmp(c->error_text, text))
         dk_log(to == DK__CLUSTER_STATE__FAILED || to == DK__CLUSTER_STATE__DEGRADED ? DK_LOG_WARN : DK_LOG_INFO,
@@ -60,7 +59,10 @@ static const Dk__PlanSlot *missing_duck(struct dk_coordinator *c, char *text, si
         if (m)
             snprintf(text, room, "duck '%s' of the plan is silent; waiting for it", slot->duck);
         else
-            snprintf(text, room, "duck '%s' of the plan has left; waiting for it", slot->duck);
+            snprintf(text, room,
+                     c->now_us < c->settle_us ? "duck '%s' of the plan is not heard of yet; waiting for it"
+                                              : "duck '%s' of the plan has left; waiting for it",
+                     slot->duck);
         return slot;
     }
     return NULL;
@@ -88,6 +90,7 @@ static void next_epoch(struct dk_coordinator *c, const struct dk_member *worker)
         c->plan->slots[i]->member_index = m->index;
     }
     c->plan->epoch = ++c->epoch_last;
+    c->epoch_us = c->now_us;
     if (c->worker_instance != worker->beat->node->address->instance)
         dk_schedule_new_worker(c);
     else
@@ -98,18 +101,21 @@ static void next_epoch(struct dk_coordinator *c, const struct dk_member *worker)
 }
 
 /* What the worker says of its own loading. */
-static void follow_load(struct dk_coordinator *c, const Dk__LoadProgress *load)
+static void follow_load(struct dk_coordinator *c, const struct dk_member *worker)
 {
-    if (!load || !load->has_plan_epoch || load->plan_epoch != c->plan->epoch) {
-        state_set(c, DK__CLUSTER_STATE__LOADING, DK__CODE__OK, "");
-    } else if (load->error) {
-        state_set(c, DK__CLUSTER_STATE__FAILED, load->error->code,
-                  load->error->text ? load->error->text : "the attention-worker could not load the model");
+    const Dk__LoadProgress *load = worker->beat->load;
+    bool taken = load && load->has_plan_epoch && load->plan_epoch == c->plan->epoch;
+    char text[sizeof c->error_text];
+
+    if (taken && load->error) {
+        dk_cluster_state_set(c, DK__CLUSTER_STATE__FAILED, load->error->code,
+                             load->error->text ? load->error->text : "the attention-worker could not load the model");
         dk_sequences_fail(c, load->error->code, c->error_text);
-    } else if (load->has_ready && load->ready) {
-        state_set(c, DK__CLUSTER_STATE__READY, DK__CODE__OK, "");
+    } else if (taken && load->has_ready && load->ready) {
+        dk_cluster_state_set(c, DK__CLUSTER_STATE__READY, DK__CODE__OK, "");
     } else {
-        state_set(c, DK__CLUSTER_STATE__LOADING, DK__CODE__OK, "");
+        dk_load_wait(c, worker, taken, text, sizeof text);
+        dk_cluster_state_set(c, DK__CLUSTER_STATE__LOADING, text[0] ? DK__CODE__UNAVAILABLE : DK__CODE__OK, text);
     }
 }
 
@@ -124,16 +130,17 @@ void dk_cluster_update(struct dk_coordinator *c)
     if (c->state == DK__CLUSTER_STATE__FAILED && c->error_code != DK__CODE__UNAVAILABLE)
         return;
     if (missing_duck(c, text, sizeof text)) {
-        state_set(c, DK__CLUSTER_STATE__DEGRADED, DK__CODE__UNAVAILABLE, text);
+        dk_cluster_state_set(c, DK__CLUSTER_STATE__DEGRADED, DK__CODE__UNAVAILABLE, text);
         return;
     }
     if (!worker || !dk_member_alive(c, worker)) {
         if (c->worker_instance)
-            state_set(c, DK__CLUSTER_STATE__DEGRADED, DK__CODE__UNAVAILABLE,
-                      worker ? "the attention-worker is silent; waiting for it"
-                             : "the attention-worker has left; waiting for one");
+            dk_cluster_state_set(c, DK__CLUSTER_STATE__DEGRADED, DK__CODE__UNAVAILABLE,
+                                 worker ? "the attention-worker is silent; waiting for it"
+                                        : "the attention-worker has left; waiting for one");
         else
-            state_set(c, DK__CLUSTER_STATE__LOADING, DK__CODE__UNAVAILABLE, "waiting for an attention-worker");
+            dk_cluster_state_set(c, DK__CLUSTER_STATE__LOADING, DK__CODE__UNAVAILABLE,
+                                 "waiting for an attention-worker");
         return;
     }
     if (!c->worker_instance) {
@@ -143,7 +150,19 @@ void dk_cluster_update(struct dk_coordinator *c)
     }
     if (instances_changed(c, worker))
         next_epoch(c, worker);
-    follow_load(c, worker->beat->load);
+    follow_load(c, worker);
+}
+
+void dk_cluster_take(struct dk_coordinator *c, Dk__Plan *plan, const struct dk_served_model *m)
+{
+    dk_cluster_fini(c);
+    c->model = *m;
+    c->has_model = true;
+    c->plan = plan;
+    c->epoch_us = c->now_us;
+    c->worker_instance = 0;
+    c->adopted = false;
+    dk_cluster_state_set(c, DK__CLUSTER_STATE__LOADING, DK__CODE__OK, "");
 }
 
 /* ---- Load */
@@ -234,11 +253,17 @@ static int check_load(const struct dk_coordinator *c, const Dk__LoadRequest *q, 
     uint32_t live = c->sequence_count - dk_sequences_in(c, DK_SEQUENCE_DONE);
 
     if (q->model_dir[0] != '/')
-        return dk_err_set(err, -EINVAL, "model_dir: '%s' is not an absolute path", q->model_dir);
+        return dk_err_set(err, -EINVAL, "model_dir: '%.100s' is not an absolute path", q->model_dir);
+    if (strlen(q->model_dir) > DK_MODEL_DIR_MAX)
+        return dk_err_set(err, -EINVAL, "model_dir: the path has %zu bytes, at most %u are taken; use a shorter one",
+                          strlen(q->model_dir), DK_MODEL_DIR_MAX);
     if (strcmp(q->backend, "cpu") && strcmp(q->backend, "cuda"))
         return dk_err_set(err, -EINVAL, "backend: '%s' is neither 'cpu' nor 'cuda'", q->backend);
     if (q->has_tp && !q->tp)
         return dk_err_set(err, -EINVAL, "tp: must be at least 1");
+    if (q->has_tp && q->tp > DK_PLAN_DUCKS_MAX)
+        return dk_err_set(err, -EINVAL, "tp: %u is more than the %u ducks that a plan can have", q->tp,
+                          DK_PLAN_DUCKS_MAX);
     if (!q->multiple_of || q->multiple_of % 32)
         return dk_err_set(err, -EINVAL, "multiple_of: %u is not a multiple of 32", q->multiple_of);
     if (live)
@@ -263,13 +288,8 @@ void dk_load_handle(struct dk_coordinator *c, void *call, const Dk__LoadRequest 
     }
     if (plan_make(c, q, &m, &plan, &err) < 0)
         goto fail;
-    dk_cluster_fini(c);
-    c->model = m;
-    c->has_model = true;
-    c->plan = plan;
     plan->epoch = ++c->epoch_last;
-    c->worker_instance = 0;
-    state_set(c, DK__CLUSTER_STATE__LOADING, DK__CODE__OK, "");
+    dk_cluster_take(c, plan, &m);
     dk_log(DK_LOG_INFO, "cluster.load", "model=\"%s\" epoch=%llu ducks=%zu multiple_of=%u context=%u backend=%s",
            plan->model_dir, (unsigned long long)plan->epoch, plan->n_slots, plan->multiple_of, plan->context,
            plan->backend);

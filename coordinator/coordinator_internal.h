@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "coordinator/core.h"
 #include "coordinator/sequence.h"
+#include "plan/plan.h"
 
 /* For the files of this folder and white-box tests. */
 
@@ -18,8 +19,13 @@
 #define DK_STALL_US          1000000ull   /* a longer time without a tick was our own pause, and nobody's silence */
 #define DK_BEAT_BYTES_MAX    (256u << 10) /* of a heartbeat, which is kept */
 #define DK_WAIT_MS_MAX       600000u      /* longest wait of a call */
-#define DK_DUCKS_MAX         250u         /* the last byte of 10.77.0.x numbers them */
-#define DK_MEMBERS_MAX       (DK_DUCKS_MAX + 1)
+#define DK_MEMBERS_MAX       (DK_PLAN_DUCKS_MAX + 1)
+#define DK_NODE_NAME_ROOM    64u        /* with the zero byte */
+#define DK_LINK_WAIT_US      2000000ull /* a link that is not up after that is worth a word */
+#define DK_SETTLE_US         3000000ull /* after a start: time for nodes of an earlier coordinator to be heard */
+#define DK_MTU_LEAST         576u       /* what every IPv4 host takes, RFC 791 */
+#define DK_MTU_MOST          9000u
+#define DK_CACHE_PAGE        16u        /* tokens: what the worker's cache is given out in */
 #define DK_FINISHED_MAX      256u       /* sequences kept for readers after their end */
 #define DK_LOGITS_STEP_BYTES (4u << 20) /* logits asked for in one step, if more than one row */
 #define DK_READ_REPLY_BYTES  (4u << 20) /* events in one reply, if more than one */
@@ -27,9 +33,10 @@
 #define DK_TEXT_BYTES_MAX    (4u << 20) /* longest text that is made into tokens */
 
 struct dk_member {
-    Dk__HeartbeatRequest *beat; /* its last one */
-    uint32_t index;             /* smallest free number of its kind when it joined */
-    uint64_t last_us;           /* when that came */
+    Dk__HeartbeatRequest *beat;   /* its last one */
+    uint32_t index;               /* smallest free number of its kind when it joined */
+    uint64_t last_us;             /* when that came */
+    uint64_t link_us, link_epoch; /* duck: since when its link has not been up, in this epoch */
 };
 
 enum dk_parked_kind { DK_PARKED_READ, DK_PARKED_NEXT_STEP, DK_PARKED_STATUS };
@@ -51,6 +58,7 @@ struct dk_coordinator {
     struct dk_coordinator_options options;
     uint64_t now_us, start_us, tick_us; /* tick_us: of the next look at silence and grace times */
     struct dk_rng rng;
+    uint64_t settle_us; /* end of the time in which an earlier coordinator's nodes are waited for */
     bool ending;
 
     struct dk_member members[DK_MEMBERS_MAX]; /* in order of joining */
@@ -65,18 +73,22 @@ struct dk_coordinator {
     Dk__Plan *plan;           /* NULL: none */
     uint32_t worker_instance; /* that the plan's epoch is meant for; 0: the first one that comes */
     uint64_t epoch_last;      /* largest one seen or made */
+    uint64_t epoch_us;        /* when the plan got its epoch */
+    bool adopted;             /* the plan is an earlier coordinator's */
+    uint64_t refused_epoch;   /* of a worker's plan that could not be taken over; 0: none */
 
     struct dk_sequence **sequences; /* by id, which is the order of their Submit calls */
     uint32_t sequence_count, sequences_max;
-    uint64_t sequence_next;
+    uint64_t sequence_first, sequence_next; /* handles of this coordinator: [first, next) */
 
     Dk__Step *step;         /* handed to the worker, result not here yet; NULL: none */
     uint32_t step_instance; /* worker that it was made for */
     uint64_t step_next;
     uint64_t *released; /* [2 * running_max] ended sequences that the worker may still have a cache of */
     uint32_t released_count;
+    bool release_all; /* the worker may have caches of sequences that nobody here knows */
 
-    struct dk_parked *parked; /* [parked_max + 1] */
+    struct dk_parked *parked; /* [parked_max + 2] */
     uint32_t parked_count;
 
     uint64_t steps, prompt_tokens, output_tokens, sequences_done, sequences_failed;
@@ -93,12 +105,29 @@ struct dk_member *dk_member_worker(struct dk_coordinator *c); /* NULL: none */
 bool dk_member_alive(const struct dk_coordinator *c, const struct dk_member *m);
 /* A copy of what the node told of itself, with the data-plane address that it was given. NULL: no memory. */
 Dk__NodeInfo *dk_member_info(const struct dk_member *m);
+/* What the worker says of its link to this life of a duck. NULL: nothing. */
+const Dk__DuckLink *dk_member_link(const struct dk_member *worker, const struct dk_member *duck);
+/* Gives each duck the index under which the worker and the plan know it. */
+void dk_members_renumber(struct dk_coordinator *c);
 
 /* ---- cluster.c */
 void dk_load_handle(struct dk_coordinator *c, void *call, const Dk__LoadRequest *q, struct dk_outbox *out);
 void dk_cluster_update(struct dk_coordinator *c); /* after anything that the state depends on */
 bool dk_cluster_needs(const struct dk_coordinator *c, const struct dk_member *m); /* m is a duck of the plan */
+void dk_cluster_state_set(struct dk_coordinator *c, Dk__ClusterState to, Dk__Code code, const char *text);
+/* Drops the old plan and model for these, which it takes over. The plan has its epoch; its worker is not known yet. */
+void dk_cluster_take(struct dk_coordinator *c, Dk__Plan *plan, const struct dk_served_model *m);
 void dk_cluster_fini(struct dk_coordinator *c);
+
+/* ---- load_wait.c */
+/* text: what the load waits for; empty if it gets on. All ducks of the plan are members. feeding: the worker has read
+ * its own part and sends the ducks theirs. */
+void dk_load_wait(struct dk_coordinator *c, const struct dk_member *worker, bool feeding, char *text, size_t room);
+
+/* ---- plan_adopt.c */
+void dk_plan_adopt(struct dk_coordinator *c, const struct dk_member *worker); /* if it has a plan and we have none */
+/* The node is of an earlier coordinator's time, and cannot be answered yet. */
+bool dk_settling(struct dk_coordinator *c, const Dk__HeartbeatRequest *q);
 
 /* ---- cluster_status.c */
 void dk_status_handle(struct dk_coordinator *c, void *call, const Dk__StatusRequest *q, struct dk_outbox *out);
@@ -113,8 +142,11 @@ void dk_detokenize_handle(struct dk_coordinator *c, void *call, const Dk__Detoke
 /* ---- scheduler.c */
 void dk_next_step_handle(struct dk_coordinator *c, void *call, const Dk__NextStepRequest *q, struct dk_outbox *out);
 bool dk_next_step_serve(struct dk_coordinator *c, const struct dk_parked *p, bool late, struct dk_outbox *out);
-void dk_schedule_uncache(struct dk_coordinator *c);    /* the worker's caches hold nothing that counts any more */
-void dk_schedule_new_worker(struct dk_coordinator *c); /* nor does it know of any sequence or step */
+void dk_schedule_uncache(struct dk_coordinator *c);      /* the worker's caches hold nothing that counts any more */
+void dk_schedule_new_worker(struct dk_coordinator *c);   /* nor does it know of any sequence or step of ours */
+uint64_t dk_cache_need(uint32_t tokens);                 /* rounded up to whole pages */
+uint64_t dk_cache_room(struct dk_coordinator *c);        /* tokens; UINT64_MAX: not known */
+uint32_t dk_running_max(const struct dk_coordinator *c); /* what the options and the plan allow */
 
 /* ---- egress.c */
 void dk_step_result_apply(struct dk_coordinator *c, const Dk__StepResult *r);

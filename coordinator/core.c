@@ -18,6 +18,9 @@ int dk_coordinator_open(const struct dk_coordinator_options *o, uint64_t now_us,
 
     if (!o->running_max || !o->queue_max || !o->parked_max)
         return dk_err_set(err, -EINVAL, "--max-running, --queue and the number of waiting calls must be at least 1");
+    if (o->step_rows > DK_PLAN_ROWS_MAX)
+        return dk_err_set(err, -EINVAL, "--step-rows %u is more than the %u that a step can have", o->step_rows,
+                          DK_PLAN_ROWS_MAX);
     if (o->step_rows <= o->running_max)
         return dk_err_set(err, -EINVAL,
                           "--step-rows %u must be larger than --max-running %u: each running sequence needs a row, and "
@@ -29,17 +32,18 @@ int dk_coordinator_open(const struct dk_coordinator_options *o, uint64_t now_us,
     c->options = *o;
     c->now_us = c->start_us = now_us;
     c->tick_us = now_us + DK_TICK_US;
+    c->settle_us = now_us + DK_SETTLE_US;
     c->rng.state = o->seed;
     c->state = DK__CLUSTER_STATE__EMPTY;
     c->epoch_last = o->epoch_base;
     /* Handles and steps of an earlier coordinator must not be taken for ours, so both begin at a random number; below
      * 2^53 every JSON reader keeps them exactly. */
-    c->sequence_next = ((dk_rng_next(&c->rng) & 0x7fffffff) + 1) << 20;
+    c->sequence_first = c->sequence_next = ((dk_rng_next(&c->rng) & 0x7fffffff) + 1) << 20;
     c->step_next = ((dk_rng_next(&c->rng) & 0x7fffffff) + 1) << 20;
     c->sequences_max = o->running_max + o->queue_max + DK_FINISHED_MAX;
     c->sequences = calloc(c->sequences_max, sizeof(struct dk_sequence *));
     c->released = calloc(2 * (size_t)o->running_max, sizeof *c->released);
-    c->parked = calloc((size_t)o->parked_max + 1, sizeof *c->parked);
+    c->parked = calloc((size_t)o->parked_max + 2, sizeof *c->parked);
     dk__step_timing__init(&c->timing_total);
     dk__step_timing__init(&c->timing_last);
     if (!c->sequences || !c->released || !c->parked) {
@@ -75,8 +79,12 @@ static void time_set(struct dk_coordinator *c, uint64_t now_us)
     /* Reading a model's folder can take that long, and the process may have been stopped. What the others sent in the
      * meantime is still to be read. */
     dk_log(DK_LOG_WARN, "coordinator.pause", "us=%llu", (unsigned long long)pause_us);
-    for (uint32_t i = 0; i < c->member_count; i++)
+    c->settle_us += pause_us;
+    c->epoch_us += pause_us;
+    for (uint32_t i = 0; i < c->member_count; i++) {
         c->members[i].last_us += pause_us;
+        c->members[i].link_us += pause_us;
+    }
     for (uint32_t i = 0; i < c->sequence_count; i++)
         c->sequences[i]->contact_us += pause_us;
 }

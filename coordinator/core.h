@@ -34,12 +34,12 @@ struct dk_coordinator_options {
     uint32_t step_rows;   /* most rows of a step; larger than running_max, so that prompts always get on */
     uint32_t running_max; /* most sequences in steps at a time */
     uint32_t queue_max;   /* most sequences that wait for that */
-    uint32_t
-        parked_max; /* most calls that wait for something; further ones are answered at once. Fewer than the control
-                           * plane takes at a time, so that heartbeats always get through */
+    uint32_t parked_max; /* most calls of clients that wait for something; further ones are answered at once. Fewer than
+                          * the control plane takes at a time, so that heartbeats always get through. The worker's call
+                          * has a place of its own */
     const char *version; /* of the program; nodes of another one are refused. Must outlive the coordinator */
     uint64_t epoch_base; /* smaller than every plan epoch: milliseconds of the wall clock at start, so that a
-                           * restarted coordinator goes on with larger ones */
+                          * restarted coordinator goes on with larger ones */
     uint64_t seed;       /* of handles and of the sampling seeds that clients leave out */
     struct dk_model_source source;
 };

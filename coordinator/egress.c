@@ -267,9 +267,13 @@ static struct dk_sequence *find_or_fail(struct dk_coordinator *c, void *call, ui
     struct dk_sequence *s = dk_sequence_find(c, handle);
 
     if (!s)
-        dk_outbox_fail(out, call, DK__CODE__NOT_FOUND,
-                       "no sequence has handle %llu: it ended and was read long ago, or the coordinator was restarted",
-                       (unsigned long long)handle);
+        dk_outbox_fail(
+            out, call, DK__CODE__NOT_FOUND,
+            handle >= c->sequence_first && handle < c->sequence_next
+                ? "handle %llu: the sequence ended long ago and is forgotten"
+                : "handle %llu is not of this coordinator: it was restarted since, and the sequence is lost; "
+                  "submit it again",
+            (unsigned long long)handle);
     return s;
 }
 

@@ -182,6 +182,7 @@ static int open_sequence(struct dk_coordinator *c, const Dk__SubmitRequest *q, u
                          struct dk_sequence **out, struct dk_err *err)
 {
     uint32_t context = c->plan->context, room, max_tokens;
+    uint64_t cache = dk_cache_room(c);
     struct dk_sequence *s;
 
     if (!count)
@@ -198,6 +199,15 @@ static int open_sequence(struct dk_coordinator *c, const Dk__SubmitRequest *q, u
                           count, context);
     room = context - (uint32_t)count;
     max_tokens = q->has_max_tokens && q->max_tokens < room ? q->max_tokens : room;
+    if (!q->has_max_tokens && cache > count && cache < context)
+        max_tokens = (uint32_t)(cache / DK_CACHE_PAGE * DK_CACHE_PAGE - count);
+    if (dk_cache_need((uint32_t)count + max_tokens) > cache)
+        return dk_err_set(err, dk_errno_from_code(DK__CODE__RESOURCE_EXHAUSTED),
+                          "%zu tokens of the prompt and %u of the answer need room for %llu tokens in the "
+                          "attention-worker's cache, which has %llu; ask for fewer, or start the worker with a larger "
+                          "--cache-mib",
+                          count, max_tokens, (unsigned long long)dk_cache_need((uint32_t)count + max_tokens),
+                          (unsigned long long)cache);
     s = dk_sequence_alloc(c->sequence_next, ids, (uint32_t)count, max_tokens, c->now_us);
     if (!s)
         return dk_err_set(err, -ENOMEM, "out of memory");

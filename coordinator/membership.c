@@ -66,39 +66,128 @@ void dk_members_fini(struct dk_coordinator *c)
     c->member_count = 0;
 }
 
-/* The smallest number that no member of this kind has; false: all are taken. */
-static bool index_free(const struct dk_coordinator *c, Dk__NodeKind kind, uint32_t *index)
-{
-    for (uint32_t n = 0; n < DK_DUCKS_MAX; n++) {
-        bool taken = false;
+/* ---- member indexes */
 
-        for (uint32_t i = 0; i < c->member_count; i++)
-            taken |= c->members[i].beat->node->kind == kind && c->members[i].index == n;
-        if (!taken) {
-            *index = n;
+static uint32_t ducks_max(Dk__PortKind kind)
+{
+    return kind == DK__PORT_KIND__VHOST ? DK_VHOST_DUCKS_MAX : DK_PLAN_DUCKS_MAX;
+}
+
+static struct dk_member *member_at(struct dk_coordinator *c, Dk__NodeKind kind, uint32_t index)
+{
+    for (uint32_t i = 0; i < c->member_count; i++)
+        if (c->members[i].beat->node->kind == kind && c->members[i].index == index)
+            return &c->members[i];
+    return NULL;
+}
+
+/* The plan has this index for a duck that is not there now. */
+static bool index_reserved(struct dk_coordinator *c, uint32_t index)
+{
+    for (size_t i = 0; c->plan && i < c->plan->n_slots; i++)
+        if (c->plan->slots[i]->member_index == index && !dk_member_find(c, c->plan->slots[i]->duck))
             return true;
-        }
-    }
     return false;
+}
+
+/* The index under which the worker, or the plan, knows this life of a duck. */
+static bool index_known(struct dk_coordinator *c, const Dk__NodeInfo *n, uint32_t *index)
+{
+    const struct dk_member *worker = dk_member_worker(c);
+
+    if (n->kind != DK__NODE_KIND__DUCK)
+        return false;
+    for (size_t i = 0; c->plan && i < c->plan->n_slots; i++)
+        if (c->plan->slots[i]->duck_instance == n->address->instance && !strcmp(c->plan->slots[i]->duck, n->name)) {
+            *index = c->plan->slots[i]->member_index;
+            return *index < ducks_max(n->port_kind);
+        }
+    for (size_t i = 0; worker && i < worker->beat->n_links; i++)
+        if (worker->beat->links[i]->duck_instance == n->address->instance) {
+            *index = worker->beat->links[i]->member_index;
+            return *index < ducks_max(n->port_kind);
+        }
+    return false;
+}
+
+/* The smallest number that no member of this kind has, and that no absent duck of the plan had if there is a choice;
+ * false: all are taken. */
+static bool index_free(struct dk_coordinator *c, const Dk__NodeInfo *n, uint32_t *index)
+{
+    uint32_t most = n->kind == DK__NODE_KIND__DUCK ? ducks_max(n->port_kind) : 1;
+
+    if (index_known(c, n, index) && !member_at(c, n->kind, *index))
+        return true;
+    for (int any = 0; any < 2; any++)
+        for (*index = 0; *index < most; ++*index)
+            if (!member_at(c, n->kind, *index) && (any || n->kind != DK__NODE_KIND__DUCK || !index_reserved(c, *index)))
+                return true;
+    return false;
+}
+
+void dk_members_renumber(struct dk_coordinator *c)
+{
+    /* All out of the way first, so that nobody has a number that another one is to get. */
+    for (uint32_t i = 0; i < c->member_count; i++)
+        if (c->members[i].beat->node->kind == DK__NODE_KIND__DUCK)
+            c->members[i].index = UINT32_MAX;
+    for (int known = 1; known >= 0; known--)
+        for (uint32_t i = 0; i < c->member_count; i++) {
+            struct dk_member *m = &c->members[i];
+            uint32_t index;
+
+            if (m->index == UINT32_MAX && (!known || index_known(c, m->beat->node, &index)) &&
+                index_free(c, m->beat->node, &index))
+                m->index = index;
+        }
+}
+
+/* ---- heartbeats */
+
+static int check_address(const Dk__NodeInfo *n, struct dk_err *err)
+{
+    const Dk__DataAddress *a = n->address;
+    bool given = n->port_kind == DK__PORT_KIND__VHOST; /* the coordinator gives addresses to vhost links */
+    uint8_t any = 0;
+
+    if (n->port_kind != DK__PORT_KIND__VHOST && n->port_kind != DK__PORT_KIND__AF_PACKET &&
+        n->port_kind != DK__PORT_KIND__SIM)
+        return dk_err_set(err, -EINVAL, "node.port_kind: %d is not one of VHOST, AF_PACKET and SIM", (int)n->port_kind);
+    if (a->mac.len != 6)
+        return dk_err_set(err, -EINVAL, "node.address.mac: has %zu bytes, not 6", a->mac.len);
+    for (int i = 0; i < 6; i++)
+        any |= a->mac.data[i];
+    if (!any || a->mac.data[0] & 1)
+        return dk_err_set(err, -EINVAL, "node.address.mac: is not the address of one port");
+    if (!a->instance)
+        return dk_err_set(err, -EINVAL, "node.address.instance: must not be 0");
+    if (!a->ipv4 && !given)
+        return dk_err_set(err, -EINVAL, "node.address.ipv4: is missing, and only vhost links get one from here");
+    if (a->udp_port > UINT16_MAX || (!a->udp_port && !given))
+        return dk_err_set(err, -EINVAL, "node.address.udp_port: %u is not from 1 to 65535", a->udp_port);
+    if (a->mtu < DK_MTU_LEAST || a->mtu > DK_MTU_MOST)
+        return dk_err_set(err, -EINVAL, "node.address.mtu: %u is not from %u to %u bytes", a->mtu, DK_MTU_LEAST,
+                          DK_MTU_MOST);
+    return 0;
 }
 
 static int check_node(const struct dk_coordinator *c, const Dk__HeartbeatRequest *q, struct dk_err *err)
 {
     const Dk__NodeInfo *n = q->node;
     size_t length = strlen(n->name);
+    int rc;
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
 
-    if (!length || length > 63 || strspn(n->name, allowed) != length)
+    if (!length || length >= DK_NODE_NAME_ROOM || strspn(n->name, allowed) != length)
         return dk_err_set(err, -EINVAL, "node.name: must have 1 to 63 letters, digits, '.', '_' or '-'");
     if (n->kind != DK__NODE_KIND__DUCK && n->kind != DK__NODE_KIND__WORKER)
         return dk_err_set(err, -EINVAL, "node.kind: %d is neither DUCK nor WORKER", (int)n->kind);
-    if (n->address->mac.len != 6)
-        return dk_err_set(err, -EINVAL, "node.address.mac: has %zu bytes, not 6", n->address->mac.len);
-    if (!n->address->instance)
-        return dk_err_set(err, -EINVAL, "node.address.instance: must not be 0");
+    rc = check_address(n, err);
+    if (rc < 0)
+        return rc;
     if (dk__heartbeat_request__get_packed_size(q) > DK_BEAT_BYTES_MAX)
         return dk_err_set(err, -EINVAL, "the heartbeat is larger than %u bytes", DK_BEAT_BYTES_MAX);
-    if (q->n_links > DK_DUCKS_MAX)
+    if (q->n_links > DK_PLAN_DUCKS_MAX)
         return dk_err_set(err, -EINVAL, "links: %zu of them, more than there can be ducks", q->n_links);
     if (n->version && strcmp(n->version, c->options.version))
         return dk_err_set(err, dk_errno_from_code(DK__CODE__VERSION_MISMATCH),
@@ -147,8 +236,14 @@ static struct dk_member *admit(struct dk_coordinator *c, void *call, const Dk__N
     }
     if (m)
         forget(c, m, "its name is now another kind of node");
-    if (!index_free(c, n->kind, &index) || c->member_count == DK_MEMBERS_MAX) {
-        dk_outbox_fail(out, call, DK__CODE__RESOURCE_EXHAUSTED, "the cluster is full: it has %u ducks", DK_DUCKS_MAX);
+    if (!index_free(c, n, &index) || c->member_count == DK_MEMBERS_MAX) {
+        if (n->port_kind == DK__PORT_KIND__VHOST)
+            dk_outbox_fail(out, call, DK__CODE__RESOURCE_EXHAUSTED,
+                           "the cluster is full: with --port vhost it has at most %u ducks, with --port af_packet %u",
+                           DK_VHOST_DUCKS_MAX, DK_PLAN_DUCKS_MAX);
+        else
+            dk_outbox_fail(out, call, DK__CODE__RESOURCE_EXHAUSTED, "the cluster is full: it has at most %u ducks",
+                           DK_PLAN_DUCKS_MAX);
         return NULL;
     }
     m = &c->members[c->member_count];
@@ -188,22 +283,26 @@ static Dk__DataAddress *address_of(const struct dk_member *m)
     return a;
 }
 
+const Dk__DuckLink *dk_member_link(const struct dk_member *worker, const struct dk_member *duck)
+{
+    const Dk__DuckLink *link = NULL;
+
+    for (size_t i = 0; i < worker->beat->n_links; i++) {
+        const Dk__DuckLink *l = worker->beat->links[i];
+
+        if (l->member_index == duck->index && l->duck_instance == duck->beat->node->address->instance)
+            link = l;
+    }
+    return link;
+}
+
 /* A duck may connect when the worker has said, for this life of the duck, that its port is open. */
 static Dk__WorkerLink *worker_link(struct dk_coordinator *c, const struct dk_member *duck)
 {
     struct dk_member *worker = dk_member_worker(c);
-    const Dk__DuckLink *link = NULL;
-    Dk__WorkerLink *w;
+    const Dk__DuckLink *link = worker && dk_member_alive(c, worker) ? dk_member_link(worker, duck) : NULL;
+    Dk__WorkerLink *w = link && link->port_ready ? dk_message_new(&dk__worker_link__descriptor) : NULL;
 
-    if (!worker || !dk_member_alive(c, worker))
-        return NULL;
-    for (size_t i = 0; i < worker->beat->n_links; i++) {
-        const Dk__DuckLink *l = worker->beat->links[i];
-
-        if (l->member_index == duck->index && l->duck_instance == duck->beat->node->address->instance && l->port_ready)
-            link = l;
-    }
-    w = link ? dk_message_new(&dk__worker_link__descriptor) : NULL;
     if (!w)
         return NULL;
     w->member_index = duck->index;
@@ -279,6 +378,12 @@ void dk_heartbeat_handle(struct dk_coordinator *c, void *call, const Dk__Heartbe
         dk_outbox_fail_err(out, call, &err);
         return;
     }
+    if (q->node->kind == DK__NODE_KIND__DUCK && dk_settling(c, q)) {
+        dk_outbox_fail(out, call, DK__CODE__UNAVAILABLE,
+                       "the coordinator was started a moment ago and waits for the attention-worker to say what the "
+                       "cluster runs");
+        return;
+    }
     m = admit(c, call, q->node, out);
     if (!m)
         return;
@@ -299,8 +404,15 @@ void dk_heartbeat_handle(struct dk_coordinator *c, void *call, const Dk__Heartbe
         learn_epoch(c, q->holding->has_plan_epoch, q->holding->plan_epoch);
     if (q->load)
         learn_epoch(c, q->load->has_plan_epoch, q->load->plan_epoch);
+    if (q->node->kind == DK__NODE_KIND__WORKER)
+        dk_plan_adopt(c, m);
     dk_cluster_update(c);
-    dk_outbox_reply(out, call, heartbeat_reply(c, m));
+    if (q->node->kind == DK__NODE_KIND__WORKER && dk_settling(c, q))
+        dk_outbox_fail(out, call, DK__CODE__UNAVAILABLE,
+                       "the coordinator was started a moment ago and waits for the ducks that it knows of from this "
+                       "worker");
+    else
+        dk_outbox_reply(out, call, heartbeat_reply(c, m));
 }
 
 void dk_leave_handle(struct dk_coordinator *c, void *call, const Dk__LeaveRequest *q, struct dk_outbox *out)

@@ -2,6 +2,7 @@
 #include "coordinator/options.h"
 
 #include "base/options.h"
+#include "plan/plan.h"
 
 #define FIELD(name) offsetof(struct dk_coordinator_settings, name)
 
@@ -17,7 +18,7 @@ static const struct dk_option options[] = {
      .value = "N",
      .help = "most rows (tokens) of one step; larger than --max-running",
      .least = 2,
-     .most = 65536},
+     .most = DK_PLAN_ROWS_MAX},
     {.name = "max-running",
      .type = DK_OPT_U32,
      .offset = FIELD(running_max),

@@ -2,15 +2,25 @@
 #include "coordinator/coordinator_internal.h"
 
 /* Waiting calls are looked at after every message and tick; each knows how to be answered, and must be at its deadline.
- * The table has one place more than parked_max: the call in it has no time to wait, so it is free again at the end of
- * the same message. */
+ * The table has two places more than parked_max: one is the worker's, which would ask again without a pause if it could
+ * not wait; the call in the other has no time to wait, so it is free again at the end of the same message. */
+
+/* The worker's call, of which there is one, does not count. */
+static bool full(const struct dk_coordinator *c)
+{
+    uint32_t clients = 0;
+
+    for (uint32_t i = 0; i < c->parked_count; i++)
+        clients += c->parked[i].kind != DK_PARKED_NEXT_STEP;
+    return clients >= c->options.parked_max;
+}
 
 void dk_park(struct dk_coordinator *c, struct dk_parked *p, uint32_t wait_ms)
 {
     uint64_t wait_us = 1000ull * (wait_ms < DK_WAIT_MS_MAX ? wait_ms : DK_WAIT_MS_MAX);
 
     p->since_us = c->now_us;
-    p->deadline_us = c->parked_count < c->options.parked_max ? c->now_us + wait_us : c->now_us;
+    p->deadline_us = p->kind == DK_PARKED_NEXT_STEP || !full(c) ? c->now_us + wait_us : c->now_us;
     c->parked[c->parked_count++] = *p;
     if (p->kind == DK_PARKED_READ)
         dk_sequence_find(c, p->sequence_id)->readers_parked++;

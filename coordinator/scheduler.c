@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,12 +16,33 @@ static bool runs(const struct dk_sequence *s)
     return s->state == DK_SEQUENCE_PREFILL || s->state == DK_SEQUENCE_DECODE;
 }
 
+uint64_t dk_cache_need(uint32_t tokens)
+{
+    return ((uint64_t)tokens + DK_CACHE_PAGE - 1) / DK_CACHE_PAGE * DK_CACHE_PAGE;
+}
+
+uint64_t dk_cache_room(struct dk_coordinator *c)
+{
+    const struct dk_member *worker = dk_member_worker(c);
+    const Dk__Holding *h = worker ? worker->beat->holding : NULL;
+
+    if (!h || !h->has_cache_tokens || !c->plan || !h->has_plan_epoch || h->plan_epoch != c->plan->epoch)
+        return UINT64_MAX;
+    return h->cache_tokens;
+}
+
+uint32_t dk_running_max(const struct dk_coordinator *c)
+{
+    return c->plan->sequences < c->options.running_max ? c->plan->sequences : c->options.running_max;
+}
+
+/* They get in again in the same order; all of them, unless the new cache is smaller. */
 void dk_schedule_uncache(struct dk_coordinator *c)
 {
     for (uint32_t i = 0; i < c->sequence_count; i++)
         if (runs(c->sequences[i])) {
             c->sequences[i]->cached = 0;
-            dk_sequence_state_set(c->sequences[i], DK_SEQUENCE_PREFILL);
+            dk_sequence_state_set(c->sequences[i], DK_SEQUENCE_QUEUED);
         }
 }
 
@@ -30,6 +52,7 @@ void dk_schedule_new_worker(struct dk_coordinator *c)
     for (uint32_t i = 0; i < c->sequence_count; i++)
         c->sequences[i]->known = false;
     c->released_count = 0;
+    c->release_all = true;
     dk_message_free(c->step);
     c->step = NULL;
 }
@@ -41,22 +64,58 @@ static void step_drop(struct dk_coordinator *c)
            (unsigned long long)c->step->plan_epoch);
     for (size_t i = 0; i < c->step->n_released && c->released_count < 2 * c->options.running_max; i++)
         c->released[c->released_count++] = c->step->released[i];
+    c->release_all |= c->step->has_release_all && c->step->release_all;
     dk_message_free(c->step);
     c->step = NULL;
     dk_schedule_uncache(c);
 }
 
-/* Queued sequences become running ones, first come, first served. */
+static uint64_t need_of(const struct dk_sequence *s)
+{
+    return dk_cache_need(s->prompt_len + s->max_tokens);
+}
+
+/* It was taken before the size of the cache was known. */
+static void end_too_large(struct dk_coordinator *c, struct dk_sequence *s, uint64_t room)
+{
+    char text[200];
+
+    snprintf(text, sizeof text,
+             "the sequence needs room for %llu tokens in the attention-worker's cache, which has %llu; ask for fewer "
+             "tokens, or start the worker with a larger --cache-mib",
+             (unsigned long long)need_of(s), (unsigned long long)room);
+    dk_sequence_end(c, s, DK__FINISH_REASON__ERROR, DK__CODE__RESOURCE_EXHAUSTED, text);
+}
+
+/* Queued sequences become running ones, first come, first served, while the worker's cache has room for all that they
+ * may become. One that does not fit now holds up those behind it, so that it gets its turn. */
 static void admit(struct dk_coordinator *c)
 {
-    uint32_t running = dk_sequences_in(c, DK_SEQUENCE_PREFILL) + dk_sequences_in(c, DK_SEQUENCE_DECODE);
+    uint32_t running = 0, most = dk_running_max(c);
+    uint64_t room = dk_cache_room(c), left = room;
 
-    for (uint32_t i = 0; i < c->sequence_count && running < c->options.running_max; i++)
-        if (c->sequences[i]->state == DK_SEQUENCE_QUEUED) {
-            dk_sequence_state_set(c->sequences[i], DK_SEQUENCE_PREFILL);
-            c->sequences[i]->start_us = c->now_us;
+    for (uint32_t i = 0; i < c->sequence_count; i++)
+        if (runs(c->sequences[i])) {
             running++;
+            left -= need_of(c->sequences[i]) < left ? need_of(c->sequences[i]) : left;
         }
+    for (uint32_t i = 0; i < c->sequence_count && running < most; i++) {
+        struct dk_sequence *s = c->sequences[i];
+
+        if (s->state != DK_SEQUENCE_QUEUED)
+            continue;
+        if (need_of(s) > room) {
+            end_too_large(c, s, room);
+            continue;
+        }
+        if (need_of(s) > left)
+            break;
+        left -= need_of(s);
+        dk_sequence_state_set(s, DK_SEQUENCE_PREFILL);
+        if (!s->start_us)
+            s->start_us = c->now_us;
+        running++;
+    }
 }
 
 static bool wants_logits_next(const struct dk_sequence *s)
@@ -94,7 +153,8 @@ static uint32_t share_rows(struct dk_coordinator *c)
 {
     uint64_t row_bytes = (uint64_t)c->model.config.vocab * sizeof(float);
     uint64_t logits_rows = row_bytes < DK_LOGITS_STEP_BYTES ? DK_LOGITS_STEP_BYTES / row_bytes : 1;
-    uint32_t left = c->options.step_rows, waiting = 0, count = 0, share;
+    uint32_t left = c->plan->rows < c->options.step_rows ? c->plan->rows : c->options.step_rows;
+    uint32_t waiting = 0, count = 0, share;
 
     for (uint32_t i = 0; i < c->sequence_count; i++) {
         struct dk_sequence *s = c->sequences[i];
@@ -200,6 +260,8 @@ static Dk__Step *step_form(struct dk_coordinator *c)
     memcpy(step->released, c->released, c->released_count * sizeof *step->released);
     step->n_released = c->released_count;
     c->released_count = 0;
+    step->has_release_all = step->release_all = c->release_all;
+    c->release_all = false;
     c->step_next++;
     return step;
 fail:

@@ -12,7 +12,7 @@
 /* One request's life: its tokens, and the events that its reader has not acknowledged yet. */
 
 enum dk_sequence_state {
-    DK_SEQUENCE_QUEUED,  /* waits for a place among the running ones; the worker has not heard of it */
+    DK_SEQUENCE_QUEUED,  /* waits for a place among the running ones, at first or after the worker's cache was lost */
     DK_SEQUENCE_PREFILL, /* runs; tokens before its last one are missing in the worker's cache */
     DK_SEQUENCE_DECODE,  /* runs; only its last, generated token is missing in the worker's cache */
     DK_SEQUENCE_DONE,    /* its finish event is made; kept for its reader */

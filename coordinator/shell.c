@@ -94,7 +94,7 @@ int dk_coordinator_run(const struct dk_control_ops *plane, const char *url, cons
     int rc;
 
     s.tick.ctx = s.linger.ctx = &s;
-    rc = dk_outbox_init(&s.out, o->parked_max + 2);
+    rc = dk_outbox_init(&s.out, o->parked_max + 3);
     if (rc < 0) {
         dk_err_set(err, rc, "out of memory");
         goto fail;

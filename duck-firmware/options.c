@@ -5,9 +5,13 @@ static const struct duck_options defaults = {.node = DK_NODE_DEFAULTS, .reserve_
 
 static const struct dk_option table[] = {
     DK_NODE_OPTIONS(struct duck_options),
-    {"reserve-mib", DK_OPT_U64, offsetof(struct duck_options, reserve_mib), "MIB",
-     "RAM to leave free when taking weights", 0, 1 << 20, NULL, NULL},
-    {0},
+    {.name = "reserve-mib",
+     .type = DK_OPT_U64,
+     .offset = offsetof(struct duck_options, reserve_mib),
+     .value = "MIB",
+     .help = "RAM to leave free when taking weights",
+     .most = 1 << 20},
+    {.name = NULL},
 };
 
 void duck_options_help(void)

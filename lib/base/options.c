@@ -69,11 +69,20 @@ static int store(const struct dk_option *o, void *settings, const char *text, st
     }
 }
 
-static const struct dk_option *find(const struct dk_option *options, const char *name, size_t len)
+/* The option of that name; *settings becomes the struct that its offset counts in. */
+static const struct dk_option *find(const struct dk_option *options, const char *name, size_t len, void **settings)
 {
-    for (; options->name; options++)
-        if (strlen(options->name) == len && !memcmp(options->name, name, len))
+    for (; options->name; options++) {
+        void *inner = (char *)*settings + options->offset;
+        const struct dk_option *o;
+
+        if (options->type == DK_OPT_GROUP && (o = find(options->group, name, len, &inner))) {
+            *settings = inner;
+            return o;
+        }
+        if (options->type != DK_OPT_GROUP && strlen(options->name) == len && !memcmp(options->name, name, len))
             return options;
+    }
     return NULL;
 }
 
@@ -87,6 +96,7 @@ int dk_options_parse(const struct dk_option *options, void *settings, int argc, 
     for (int i = 0; i < argc; i++) {
         const char *a = argv[i], *value = NULL;
         const struct dk_option *o;
+        void *place = settings;
 
         if (options_ended || a[0] != '-' || !a[1]) {
             if (*positional_count == positional_most)
@@ -100,7 +110,7 @@ int dk_options_parse(const struct dk_option *options, void *settings, int argc, 
         }
         if (strncmp(a, "--", 2))
             return dk_err_set(err, -EINVAL, "unknown option '%s'; options are written --name", a);
-        o = find(options, a + 2, strcspn(a + 2, "="));
+        o = find(options, a + 2, strcspn(a + 2, "="), &place);
         if (!o)
             return dk_err_set(err, -EINVAL, "unknown option '%s'; see --help", a);
         if (strchr(a, '='))
@@ -112,7 +122,7 @@ int dk_options_parse(const struct dk_option *options, void *settings, int argc, 
                 return dk_err_set(err, -EINVAL, "--%s needs a value (%s)", o->name, o->value ? o->value : "VALUE");
             value = argv[++i];
         }
-        rc = store(o, settings, value, err);
+        rc = store(o, place, value, err);
         if (rc < 0)
             return rc;
         if (o->given)
@@ -127,12 +137,17 @@ void dk_options_help(const struct dk_option *options, const void *defaults, FILE
         const void *field = (const char *)defaults + options->offset;
         char left[64];
 
+        if (options->type == DK_OPT_GROUP) {
+            dk_options_help(options->group, field, out);
+            continue;
+        }
         snprintf(left, sizeof left, "--%s%s%s", options->name, options->type == DK_OPT_FLAG ? "" : " ",
                  options->type == DK_OPT_FLAG ? ""
                  : options->value             ? options->value
                                               : "VALUE");
         fprintf(out, "  %-28s %s", left, options->help);
-        if (options->choices && (!options->value || strcmp(options->choices, options->value)))
+        if (options->type == DK_OPT_TEXT && options->choices &&
+            (!options->value || strcmp(options->choices, options->value)))
             fprintf(out, " (%s)", options->choices);
         if (options->type == DK_OPT_TEXT && *(const char *const *)field)
             fprintf(out, " [%s]", *(const char *const *)field);

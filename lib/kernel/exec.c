@@ -18,8 +18,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Looks before the first yield, and rounds of yielding before sleep: some 50 us together on an idle machine. */
-#define LOOKS  64
+/* Looks before the first yield, and rounds of yielding before sleep: some 100 us together on an idle machine. */
+#define LOOKS  32
 #define ROUNDS 64
 
 /* A word that is waited on, on a cache line of its own. */

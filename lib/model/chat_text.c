@@ -97,7 +97,7 @@ static void add_json_real(struct dk_chat_text *t, double value)
         if (*p >= '0' && *p <= '9' && n < sizeof digits - 1)
             digits[n++] = *p;
     digits[n] = 0;
-    exponent = *p ? atoi(p + 1) : 0;
+    exponent = *p ? (int)strtol(p + 1, NULL, 10) : 0;
     if (exponent < -4 || exponent >= 16)
         snprintf(out, sizeof out, "%s%c%s%se%c%02d", sign, digits[0], n > 1 ? "." : "", digits + 1,
                  exponent < 0 ? '-' : '+', abs(exponent));

@@ -26,7 +26,8 @@ struct dk_st_file {
 };
 
 /* Reads the header of a file of `bytes` bytes at data, checks everything in it against that size, and fills in *out,
- * whose tensors point into data. `where` names the file in errors and is kept as each tensor's file. Nothing is kept on failure. */
+ * whose tensors point into data. `where` names the file in errors and is kept as each tensor's file. Nothing is kept on
+ * failure. */
 int dk_st_parse(const uint8_t *data, size_t bytes, const char *where, struct dk_st_file *out, struct dk_err *err);
 void dk_st_fini(struct dk_st_file *f);
 

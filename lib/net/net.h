@@ -20,8 +20,8 @@ struct dk_net;
 struct dk_frame {
     uint8_t *data;
     uint32_t bytes;
-    uint32_t port;      /* that it came through or goes out of */
-    void *handle;       /* the back end's own */
+    uint32_t port; /* that it came through or goes out of */
+    void *handle;  /* the back end's own */
 };
 
 enum dk_port_kind {
@@ -43,7 +43,7 @@ struct dk_port_spec {
 /* Faults injected on sending, from one seed. Probabilities in [0, 1]. */
 struct dk_net_faults {
     double drop, dup, reorder, corrupt;
-    double delay;            /* probability that a frame is held back for delay_us */
+    double delay; /* probability that a frame is held back for delay_us */
     uint32_t delay_us;
     uint64_t seed;
 };
@@ -52,18 +52,18 @@ struct dk_net_faults {
 int dk_net_faults_parse(const char *text, struct dk_net_faults *out, struct dk_err *err);
 
 struct dk_net_config {
-    const char *name;        /* unique on this host: names the run-time files (DPDK's file prefix) */
-    const char *run_dir;     /* where they may be made */
-    uint32_t ports_max;      /* most ports at one time */
-    uint32_t frame_bytes;    /* largest Ethernet frame: mtu + 14 */
-    bool busy_poll;          /* never park: for dedicated cores */
+    const char *name;     /* unique on this host: names the run-time files (DPDK's file prefix) */
+    const char *run_dir;  /* where they may be made */
+    uint32_t ports_max;   /* most ports at one time */
+    uint32_t frame_bytes; /* largest Ethernet frame: mtu + 14 */
+    bool busy_poll;       /* never park: for dedicated cores */
     struct dk_net_faults faults;
 };
 
 struct dk_net_counters {
     uint64_t frames_in, frames_out, bytes_in, bytes_out;
-    uint64_t no_buffer;      /* no frame to be had */
-    uint64_t send_full;      /* the device queue took no more; the frame was dropped and the transport repeats it */
+    uint64_t no_buffer; /* no frame to be had */
+    uint64_t send_full; /* the device queue took no more; the frame was dropped and the transport repeats it */
     uint64_t fault_dropped, fault_duplicated, fault_reordered, fault_corrupted, fault_delayed;
     uint64_t parks, wakeups;
 };
@@ -77,8 +77,8 @@ struct dk_net_ops {
      * -ENOENT: virtio_user and its socket is not there or not served (try again later); -EADDRINUSE: vhost, and
      * another living process serves the socket or owns the bell; -ENODEV: no such interface; -EPERM; -ENOSPC;
      * -EINVAL. */
-    int (*port_add)(struct dk_net *net, const struct dk_port_spec *spec, uint32_t *port, uint8_t mac[6],
-                    uint32_t *mtu, struct dk_err *err);
+    int (*port_add)(struct dk_net *net, const struct dk_port_spec *spec, uint32_t *port, uint8_t mac[6], uint32_t *mtu,
+                    struct dk_err *err);
     void (*port_remove)(struct dk_net *net, uint32_t port);
     /* Up to `most` waiting frames of all ports; each must be given back with frame_put. Never blocks. */
     uint32_t (*recv)(struct dk_net *net, struct dk_frame *frames, uint32_t most);
@@ -98,8 +98,6 @@ struct dk_net_ops {
 
 extern const struct dk_net_ops dk_net_dpdk; /* only in builds with DPDK */
 extern const struct dk_net_ops dk_net_sim;
-
-/* Wraps any back end so that `faults` are applied on sending: what the config's faults field does by itself. */
 
 /* ---- control plane ------------------------------------------------------------------------------------------- */
 

@@ -5,7 +5,7 @@
 static int open_refused(const struct dk_net_config *config, struct dk_net **out, struct dk_err *err)
 {
     *out = NULL;
-    return dk_err_set(err, -ENOTSUP, "this build has no data plane: install DPDK's development package and build again");
+    return dk_err_set(err, -ENOTSUP, "this build has no data plane: install libdpdk-dev and build again");
 }
 
 const struct dk_net_ops dk_net_dpdk = {.name = "none", .open = open_refused};

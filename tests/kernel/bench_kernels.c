@@ -11,13 +11,12 @@
 #include <string.h>
 #include <time.h>
 
-#define HIDDEN     2048u
-#define TOP_K      8u
-#define LAYER      128u /* experts that the rows of one call choose from */
-#define GIB        ((size_t)1 << 30)
-#define CALLS_MAX  200u
-#define ROWS_MAX   64u
-#define EXPERT_MAX 4096u
+#define HIDDEN    2048u
+#define TOP_K     8u
+#define LAYER     128u /* experts that the rows of one call choose from */
+#define GIB       ((size_t)1 << 30)
+#define CALLS_MAX 200u
+#define ROWS_MAX  64u
 
 struct bench {
     struct dk_ffn *ffn;
@@ -56,13 +55,11 @@ static void fill_matrix(struct dk_rng *rng, struct dk_matrix *m)
     }
 }
 
-static int bench_make(struct bench *b, enum dk_dtype type, uint32_t width)
+static int bench_make(struct bench *b, enum dk_dtype type, uint32_t width, uint32_t experts)
 {
     b->width = width;
     b->expert_bytes = 3 * (size_t)HIDDEN * width * dk_dtype_bytes(type);
-    b->experts = (uint32_t)((GIB + b->expert_bytes - 1) / b->expert_bytes);
-    if (b->experts > EXPERT_MAX || b->experts < LAYER)
-        b->experts = b->experts < LAYER ? LAYER : EXPERT_MAX;
+    b->experts = experts;
     b->ffn = calloc(b->experts, sizeof *b->ffn);
     b->scratch = malloc(dk_moe_scratch_bytes(ROWS_MAX, TOP_K, b->experts, width));
     b->x = malloc(ROWS_MAX * HIDDEN * sizeof *b->x);
@@ -193,8 +190,9 @@ int bench_kernels(void)
     for (int t = 0; t < 2; t++)
         for (int w = 0; w < 2; w++) {
             struct bench b = {.rng = {cases_seed}};
+            uint32_t experts = (uint32_t)(GIB / (3 * (size_t)HIDDEN * widths[w] * dk_dtype_bytes(types[t]))) + 1;
 
-            if (bench_make(&b, types[t], widths[w]) < 0) {
+            if (bench_make(&b, types[t], widths[w], experts < LAYER ? LAYER : experts) < 0) {
                 fprintf(stderr, "not enough memory\n");
                 bench_free(&b);
                 return 1;
@@ -211,5 +209,23 @@ int bench_kernels(void)
             }
             bench_free(&b);
         }
+    return 0;
+}
+
+int count_kernels(uint32_t width)
+{
+    struct bench b = {.rng = {cases_seed}};
+    struct dk_exec *e;
+    uint64_t bytes;
+
+    if (dk_isa_best() < DK_ISA_AVX2 || dk_exec_open(1, false, &e) < 0)
+        return 1;
+    if (bench_make(&b, DK_F8_E4M3, width, TOP_K) < 0)
+        return 1;
+    choose(&b, 1);
+    bytes = dk_moe(dk_kernels_get(DK_ISA_AVX2), e, b.ffn, b.experts, 1, TOP_K, b.x, b.ids, b.weights, b.y, b.scratch);
+    printf("%llu bytes of weights and scales\n", (unsigned long long)bytes);
+    bench_free(&b);
+    dk_exec_close(e);
     return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check_kernels --isa LEVEL [--seed N]: checks one level's kernels. 0 all right; 1 not; 77 this CPU cannot run the
- * level, which ctest reports as skipped. check_kernels --bench: see bench_kernels.c. */
+ * level, which ctest reports as skipped. check_kernels --bench and --count: see bench_kernels.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +19,8 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--bench"))
             return bench_kernels();
+        if (!strcmp(argv[i], "--count") && i + 1 < argc)
+            return count_kernels((uint32_t)strtoul(argv[i + 1], NULL, 10));
         if (!strcmp(argv[i], "--isa") && i + 1 < argc)
             level = argv[++i];
         else if (!strcmp(argv[i], "--seed") && i + 1 < argc)
@@ -32,7 +34,7 @@ int main(int argc, char **argv)
         return SKIPPED;
     }
     if (rc < 0) {
-        fprintf(stderr, "usage: %s --isa ref|avx2|avx512 [--seed N] | --bench\n", argv[0]);
+        fprintf(stderr, "usage: %s --isa ref|avx2|avx512 [--seed N] | --bench | --count WIDTH\n", argv[0]);
         return 1;
     }
     k = dk_kernels_get(isa);

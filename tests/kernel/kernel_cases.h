@@ -63,5 +63,6 @@ void check_experts(const struct dk_kernels *k);
 void check_codes(const struct dk_kernels *k);
 void check_vectors(const struct dk_kernels *k);
 int bench_kernels(void);
+int count_kernels(uint32_t width);
 
 #endif

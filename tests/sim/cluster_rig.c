@@ -84,15 +84,15 @@ int cluster_open(struct cluster *c, uint32_t ducks, const struct dk_net_faults *
     if (faults)
         c->faults = *faults;
     dk_sim_clock_set(sim_now, c);
-    c->options = (struct worker_options){.node.name = "worker",
-                                         .node.run_dir = "sim",
-                                         .node.isa_name = "auto",
-                                         .node.threads = 1,
-                                         .node.udp_port = 7700,
-                                         .node.dead_after_ms = 2000,
-                                         .node.port_kind = DK_PORT_VHOST,
-                                         .node.isa = dk_isa_best(),
-                                         .node.faults = faults_for(c, 0)};
+    c->options.node = (struct dk_node_options){.name = "worker",
+                                               .run_dir = "sim",
+                                               .isa_name = "auto",
+                                               .threads = 1,
+                                               .udp_port = 7700,
+                                               .dead_after_ms = 2000,
+                                               .port_kind = DK_PORT_VHOST,
+                                               .isa = dk_isa_best(),
+                                               .faults = faults_for(c, 0)};
     rc = dk_exec_open(1, false, &c->exec);
     if (rc == 0)
         rc = dk_mailbox_open(256, NULL, NULL, &c->news);
@@ -143,7 +143,7 @@ void cluster_follow(struct cluster *c)
     o->kind = ORDER_WANTED;
     o->plan = c->plan;
     for (uint32_t i = 0; i < c->duck_count; i++)
-        if (c->ducks[i].up) {
+        if (c->ducks[i].up && !c->ducks[i].away) {
             struct worker_link_order *l = &o->links[o->link_count++];
 
             l->member_index = i;
@@ -206,7 +206,7 @@ bool cluster_poll_ducks(struct cluster *c)
     bool worked = false;
 
     for (uint32_t i = 0; i < c->duck_count; i++)
-        if (c->ducks[i].up)
+        if (c->ducks[i].up && !c->ducks[i].away)
             worked |= duck_poll(c, i);
     c->idle_polls = worked ? 0 : c->idle_polls + 1;
     c->now_us += worked ? BUSY_US : c->idle_polls > 20 ? LONG_IDLE_US : IDLE_US;

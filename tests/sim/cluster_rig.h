@@ -25,6 +25,7 @@ typedef enum cluster_verdict cluster_on_request(void *ctx, struct cluster *c, ui
 
 struct cluster_duck {
     bool up;
+    bool away; /* neither polled nor in the orders, but it lives */
     char name[16];
     uint32_t lives, requests; /* requests: of this life */
     struct dk_addr own;

@@ -246,6 +246,44 @@ Test(cluster_sim, a_duck_dies_while_loading)
     expected_close(&e);
 }
 
+/* A duck that cannot keep an answer makes its peer anew: the worker asks again, and nobody notices. */
+static enum cluster_verdict forget_peer(void *ctx, struct cluster *c, uint32_t duck, const uint8_t *data, size_t bytes,
+                                        struct duck_answer *answer)
+{
+    struct crash *often = ctx;
+
+    (void)answer;
+    if (!is_forward(data, bytes) || ++often->forwards % often->at_forward)
+        return CLUSTER_HANDLE;
+    duck_link_peer_lost(&c->ducks[duck].link, &c->ducks[duck].endpoint);
+    return CLUSTER_NEVER;
+}
+
+Test(cluster_sim, ducks_forget_their_peer_in_a_step)
+{
+    struct expected e;
+
+    expected_open(&e);
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        struct crash often = {.at_forward = 3 + (uint32_t)seed};
+        struct dk_net_faults faults = faults_of(seed);
+        struct dk_err err = {0};
+        uint32_t tokens[STEPS];
+        struct cluster c;
+
+        cr_assert_eq(cluster_open(&c, 3, &faults, &err), 0, "%s", err.text);
+        c.on_request = forget_peer;
+        c.ctx = &often;
+        cr_assert_eq(cluster_load(&c, MODEL, 32, &err), 0, "%s", err.text);
+        cr_assert_eq(cluster_generate(&c, 7, e.prompt, e.count, STEPS, tokens, NULL, &err), 0, "seed %llu: %s",
+                     (unsigned long long)seed, err.text);
+        check_tokens(&e, tokens, seed, 3);
+        cr_assert_geq(often.forwards, 72 + 72 / often.at_forward, "nothing was asked again");
+        cluster_close(&c);
+    }
+    expected_close(&e);
+}
+
 /* The coordinator may drop a duck before the transport finds it dead, and the duck may come back as it was. */
 static enum cluster_verdict silent_once(void *ctx, struct cluster *c, uint32_t duck, const uint8_t *data, size_t bytes,
                                         struct duck_answer *answer)
@@ -255,7 +293,7 @@ static enum cluster_verdict silent_once(void *ctx, struct cluster *c, uint32_t d
     (void)answer;
     if (duck != once->duck || !is_forward(data, bytes) || ++once->forwards != once->at_forward)
         return CLUSTER_HANDLE;
-    c->ducks[duck].up = false; /* not polled and not in the next order, but it lives */
+    c->ducks[duck].away = true;
     cluster_follow(c);
     return CLUSTER_NEVER;
 }
@@ -278,7 +316,7 @@ Test(cluster_sim, a_duck_leaves_in_a_step_and_returns)
     cr_assert_eq(cluster_generate(&c, 7, e.prompt, e.count, STEPS, tokens, NULL, &err), -EHOSTUNREACH, "%s", err.text);
     cr_assert(strstr(err.text, "duck-2"), "%s", err.text);
     cr_assert_lt(c.now_us - asked_us, 2000000, "the step waited for the transport");
-    c.ducks[2].up = true;
+    c.ducks[2].away = false;
     cluster_follow(&c);
     memset(&err, 0, sizeof err);
     cr_assert_eq(cluster_generate(&c, 8, e.prompt, e.count, STEPS, tokens, NULL, &err), 0, "%s", err.text);

@@ -164,7 +164,7 @@ static int cancel(struct dk_rpc_client *c, uint64_t handle)
 
     interrupted = 0;
     q.handle = handle;
-    rc = client_call(c, "Cancel", &q.base, 1000, &m, NULL);
+    rc = client_call(c, "Cancel", &q.base, 5000, &m, NULL);
     if (rc == 0)
         protobuf_c_message_free_unpacked(m, NULL);
     if (!interrupted)

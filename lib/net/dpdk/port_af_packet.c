@@ -121,7 +121,7 @@ static int driver_socket_find(const struct dk_net *net, int interface_index)
     if (!d)
         return -1;
     while (found < 0 && (e = readdir(d)) != NULL) {
-        int fd = atoi(e->d_name);
+        int fd = (int)strtol(e->d_name, NULL, 10);
         bool known = e->d_name[0] == '.' || !is_packet_socket_of(fd, interface_index);
 
         for (uint32_t i = 0; i < net->ports_max && !known; i++)

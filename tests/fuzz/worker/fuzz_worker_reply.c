@@ -66,7 +66,7 @@ static void open_checkpoint(struct bench *b)
 
 static void bench_open(struct bench *b)
 {
-    struct worker_options options = {.port_kind = DK_PORT_AF_PACKET, .run_dir = "none"};
+    struct worker_options options = {.node = {.port_kind = DK_PORT_AF_PACKET, .run_dir = "none"}};
     struct dk_identity identity = {.own = {.ipv4 = 1, .udp_port = 1, .instance = 1}, .mtu = 1500};
     struct worker_link_order orders[DUCKS];
     struct dk_transport_config c;

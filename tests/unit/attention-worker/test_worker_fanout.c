@@ -215,10 +215,10 @@ Test(worker_fanout, sums_in_slot_order_whatever_arrives_first)
             cr_assert_eq(begin(&b, layer), 0, "%s", b.err.text);
             cr_assert_eq(b.f.waiting, 3);
             for (int i = 0; i < 3; i++)
-                b.c.ducks[i].up = false;
+                b.c.ducks[i].away = true;
             for (int i = 0; i < 3; i++) {
                 cr_assert_eq(rc, 0, "%s", b.err.text);
-                b.c.ducks[orders[o][i]].up = true;
+                b.c.ducks[orders[o][i]].away = false;
                 rc = pump(&b, 200);
             }
             cr_assert_eq(rc, 1, "%s", b.err.text);
@@ -311,7 +311,7 @@ Test(worker_fanout, a_duck_that_is_not_there_is_named)
     b.plan.slots[1].instance--;
     cr_assert_eq(begin(&b, 0), 0, "%s", b.err.text);
     cr_assert_eq(fanout_check(&b.f, &b.err), 0);
-    b.c.ducks[1].up = false;
+    b.c.ducks[1].away = true;
     cluster_follow(&b.c);
     cluster_poll(&b.c); /* the link goes: the transport tells nobody of what was outstanding */
     cr_assert_eq(fanout_check(&b.f, &b.err), -EHOSTDOWN);

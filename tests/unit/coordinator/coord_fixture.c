@@ -115,9 +115,22 @@ void fx_close(struct fx *fx)
     deliver(fx);
     dk_coordinator_close(fx->c);
     dk_outbox_fini(&fx->out);
+    dk_message_free(fx->w.plan);
     dk_message_free(fx->w.result);
     dk_message_free(fx->w.step);
     dk_message_free(fx->w.fail_step);
+}
+
+void fx_coordinator_restart(struct fx *fx)
+{
+    dk_coordinator_end(fx->c, &fx->out);
+    deliver(fx);
+    dk_coordinator_close(fx->c);
+    dk_outbox_fini(&fx->out);
+    fx->options.epoch_base += 1000;
+    fx->options.seed++;
+    fx->now += SECOND;
+    fx_open(fx);
 }
 
 void fx_call(struct fx *fx, const void *request, struct answer *a)
@@ -168,13 +181,17 @@ void fx_heartbeat(struct fx *fx, const struct fx_beat *b, struct answer *a)
     Dk__HeartbeatRequest q = DK__HEARTBEAT_REQUEST__INIT;
     Dk__NodeInfo n = DK__NODE_INFO__INIT;
     Dk__DataAddress address = DK__DATA_ADDRESS__INIT;
-    Dk__DuckLink link = DK__DUCK_LINK__INIT, *links[] = {&link};
+    Dk__DuckLink link[64], *links[64];
     Dk__LoadProgress load = DK__LOAD_PROGRESS__INIT;
+    Dk__Holding holding = DK__HOLDING__INIT;
+    Dk__TransportCounters transport = DK__TRANSPORT_COUNTERS__INIT;
     uint8_t mac[6] = {2, 0, 0, 0, 0, (uint8_t)b->instance};
 
     address.instance = b->instance;
     address.mac = (ProtobufCBinaryData){.data = mac, .len = 6};
     address.mtu = 9000;
+    address.ipv4 = b->port == DK__PORT_KIND__AF_PACKET ? 0x0a000000 + b->instance : 0;
+    address.udp_port = b->port == DK__PORT_KIND__AF_PACKET ? 7717 : 0;
     n.name = (char *)b->name;
     n.kind = b->kind;
     n.port_kind = b->port ? b->port : DK__PORT_KIND__VHOST;
@@ -184,17 +201,40 @@ void fx_heartbeat(struct fx *fx, const struct fx_beat *b, struct answer *a)
     if (b->ready_epoch) {
         load.has_plan_epoch = load.has_ready = true;
         load.plan_epoch = b->ready_epoch;
-        load.ready = !b->load_error;
+        load.ready = !b->load_error && !b->feeding;
         load.error = b->load_error;
         q.load = &load;
     }
     if (b->link_instance) {
-        link.duck_instance = b->link_instance;
-        link.port_ready = true;
-        link.socket_path = (char *)"/run/d0.sock";
+        dk__duck_link__init(&link[0]);
+        links[0] = &link[0];
+        link[0].duck_instance = b->link_instance;
+        link[0].port_ready = true;
+        link[0].socket_path = (char *)"/run/d0.sock";
         q.links = links;
         q.n_links = 1;
     }
+    for (uint32_t i = 0; i < b->link_count; i++) {
+        dk__duck_link__init(&link[i]);
+        links[i] = &link[i];
+        link[i].member_index = b->links[i].index;
+        link[i].duck_instance = b->links[i].instance;
+        link[i].port_ready = !b->links[i].closed;
+        link[i].has_alive = true;
+        link[i].alive = !b->links[i].silent;
+        q.links = links;
+        q.n_links = i + 1;
+    }
+    holding.has_plan_epoch = true;
+    holding.plan_epoch = b->held_epoch;
+    holding.has_cache_tokens = b->cache_tokens > 0;
+    holding.cache_tokens = b->cache_tokens;
+    if (b->held_epoch)
+        q.holding = &holding;
+    q.plan = b->plan;
+    transport.has_frames_received = true;
+    transport.frames_received = b->frames_received;
+    q.transport = &transport;
     fx_call(fx, &q, a);
 }
 
@@ -216,14 +256,21 @@ void fx_worker_beat(struct fx *fx)
 {
     /* Twice: the first learns the plan, the second says that it is loaded. */
     for (int i = 0; i < 2; i++) {
-        struct fx_beat b = {
-            .name = fx->w.name, .kind = DK__NODE_KIND__WORKER, .instance = fx->w.instance, .ready_epoch = fx->w.epoch};
+        struct fx_beat b = {.name = fx->w.name,
+                            .kind = DK__NODE_KIND__WORKER,
+                            .instance = fx->w.instance,
+                            .ready_epoch = fx->w.epoch,
+                            .held_epoch = fx->w.epoch,
+                            .cache_tokens = fx->w.cache_tokens,
+                            .plan = fx->w.plan};
         struct answer a;
         Dk__HeartbeatReply *r;
 
         fx_heartbeat(fx, &b, &a);
         r = FX_REPLY(&a, Dk__HeartbeatReply);
         fx->w.epoch = r->plan ? r->plan->epoch : 0;
+        dk_message_free(fx->w.plan);
+        fx->w.plan = r->plan ? dk_message_clone(r->plan) : NULL;
         fx_clear(&a);
     }
 }
@@ -239,6 +286,8 @@ void fx_worker_restart(struct fx *fx, uint32_t instance)
 {
     fx->w.instance = instance;
     fx->w.epoch = 0;
+    dk_message_free(fx->w.plan);
+    fx->w.plan = NULL;
     fx->w.cache_count = 0;
     dk_message_free(fx->w.result);
     fx->w.result = NULL;
@@ -410,6 +459,8 @@ void fx_run_step(struct fx *fx, const Dk__Step *step)
     w->result->timing->has_total_us = true;
     w->result->timing->total_us = 10;
     w->steps++;
+    if (step->release_all)
+        w->cache_count = 0;
     for (size_t i = 0; i < step->n_released; i++) {
         struct fx_cache *s = cache_find(w, step->released[i]);
 

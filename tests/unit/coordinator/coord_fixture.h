@@ -34,6 +34,8 @@ struct fx_worker {
     const char *name;
     uint32_t instance;
     uint64_t epoch; /* that it is ready for; 0: nothing */
+    Dk__Plan *plan;
+    uint64_t cache_tokens; /* that it says it has room for; 0: says nothing */
     struct fx_cache caches[64];
     uint32_t cache_count, cache_most;
     Dk__StepResult *result; /* of the last step */
@@ -70,6 +72,10 @@ void *fx_reply(const struct answer *a); /* must be a success */
 void fx_assert_failed(const struct answer *a, Dk__Code code, const char *part);
 
 /* ---- nodes */
+struct fx_link {
+    uint32_t index, instance;
+    bool closed, silent;
+};
 struct fx_beat {
     const char *name;
     Dk__NodeKind kind;
@@ -78,13 +84,20 @@ struct fx_beat {
     const char *version;
     uint64_t ready_epoch; /* worker: LoadProgress */
     Dk__Status *load_error;
+    bool feeding;           /* not ready yet */
     uint32_t link_instance; /* worker: a DuckLink with member_index 0 for this instance */
+    const struct fx_link *links;
+    uint32_t link_count;
+    Dk__Plan *plan;
+    uint64_t held_epoch, cache_tokens; /* Holding */
+    uint64_t frames_received;
 };
 void fx_heartbeat(struct fx *fx, const struct fx_beat *b, struct answer *a);
 uint64_t fx_duck(struct fx *fx, const char *name,
-                 uint32_t instance); /* must be accepted; the plan's epoch in the reply */
-void fx_worker_beat(struct fx *fx);  /* takes the plan's epoch over at once: loading takes no time */
-void fx_all_beat(struct fx *fx);     /* duck-1, duck-2 and the worker */
+                 uint32_t instance);        /* must be accepted; the plan's epoch in the reply */
+void fx_worker_beat(struct fx *fx);         /* takes the plan's epoch over at once: loading takes no time */
+void fx_all_beat(struct fx *fx);            /* duck-1, duck-2 and the worker */
+void fx_coordinator_restart(struct fx *fx); /* forgets everything; a second passes */
 void fx_worker_restart(struct fx *fx, uint32_t instance); /* empty caches; sends no heartbeat */
 
 void fx_load(struct fx *fx, struct answer *a);

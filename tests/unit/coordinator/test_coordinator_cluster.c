@@ -69,6 +69,7 @@ static void worker(uint32_t instance, uint64_t ready_epoch, Dk__Status *error)
 
 Test(cluster, load_checks_what_it_is_told)
 {
+    static char path[513];
     Dk__LoadRequest q = request();
 
     refused(&q, DK__CODE__FAILED_PRECONDITION, "no duck is there");
@@ -85,6 +86,14 @@ Test(cluster, load_checks_what_it_is_told)
     refused(&q, DK__CODE__FAILED_PRECONDITION, "tp 3 asks for more ducks than there are: 2 are present");
     q.tp = 0;
     refused(&q, DK__CODE__INVALID_ARGUMENT, "tp");
+    q.tp = 65;
+    refused(&q, DK__CODE__INVALID_ARGUMENT, "tp: 65 is more than the 64 ducks that a plan can have");
+    memset(path, 'd', sizeof path);
+    path[0] = '/';
+    path[512] = 0;
+    q.model_dir = path;
+    refused(&q, DK__CODE__INVALID_ARGUMENT, "model_dir: the path has 512 bytes, at most 511 are taken");
+    path[511] = 0;
     q.tp = 2;
     q.has_multiple_of = true;
     q.multiple_of = 48;
@@ -102,7 +111,8 @@ Test(cluster, load_checks_what_it_is_told)
     refused(&q, DK__CODE__INVALID_ARGUMENT, "backend");
     assert_state(DK__CLUSTER_STATE__EMPTY, "");
     q.backend = (char *)"cuda";
-    load(&q);
+    path[511] = 0;
+    load(&q); /* with the longest path that is taken */
     cr_assert_eq(fx.c->plan->context, 100u);
     cr_assert_str_eq(fx.c->plan->backend, "cuda");
     cr_assert_eq(fx.c->plan->sequences, 16u);
@@ -361,5 +371,171 @@ Test(cluster, status_waits_for_a_change)
     fx_call(&fx, &q, &a);
     fx_tick(&fx, 1000 * MS);
     cr_assert_eq(FX_REPLY(&a, Dk__StatusReply)->state, DK__CLUSTER_STATE__LOADING);
+    fx_clear(&a);
+}
+
+/* ---- a load that does not get on */
+
+static void load_beat(uint64_t epoch, const struct fx_link *links, uint32_t count)
+{
+    struct fx_beat b = {.name = "worker",
+                        .kind = DK__NODE_KIND__WORKER,
+                        .port = DK__PORT_KIND__AF_PACKET,
+                        .instance = 100,
+                        .ready_epoch = epoch,
+                        .feeding = true,
+                        .links = links,
+                        .link_count = count};
+    struct answer a;
+
+    fx_heartbeat(&fx, &b, &a);
+    FX_REPLY(&a, Dk__HeartbeatReply);
+    fx_clear(&a);
+}
+
+static void net_duck(const char *name, uint32_t instance, Dk__PortKind port, uint64_t frames_received)
+{
+    struct fx_beat b = {.name = name,
+                        .kind = DK__NODE_KIND__DUCK,
+                        .port = port,
+                        .instance = instance,
+                        .frames_received = frames_received};
+    struct answer a;
+
+    fx_heartbeat(&fx, &b, &a);
+    FX_REPLY(&a, Dk__HeartbeatReply);
+    fx_clear(&a);
+}
+
+/* Some time in which everybody sends heartbeats. */
+static void load_time(uint64_t us, uint64_t epoch, const struct fx_link *links, uint32_t count, uint64_t frames)
+{
+    for (uint64_t t = 0; t < us; t += 200 * MS) {
+        fx_tick(&fx, 200 * MS);
+        net_duck("duck-1", 1, DK__PORT_KIND__AF_PACKET, frames);
+        net_duck("duck-2", 2, DK__PORT_KIND__AF_PACKET, frames);
+        load_beat(epoch, links, count);
+    }
+}
+
+static uint64_t begin_load(void)
+{
+    Dk__LoadRequest q = request();
+
+    net_duck("duck-1", 1, DK__PORT_KIND__AF_PACKET, 0);
+    net_duck("duck-2", 2, DK__PORT_KIND__AF_PACKET, 0);
+    return load(&q);
+}
+
+Test(cluster, a_load_says_that_the_worker_reads)
+{
+    uint64_t epoch = begin_load();
+    const struct fx_link links[] = {{.index = 0, .instance = 1, .silent = true},
+                                    {.index = 1, .instance = 2, .silent = true}};
+
+    load_time(1800 * MS, 0, links, 2, 0);
+    assert_state(DK__CLUSTER_STATE__LOADING, "");
+    cr_assert_str_eq(text, "");
+    load_time(400 * MS, 0, links, 2, 0);
+    assert_state(DK__CLUSTER_STATE__LOADING, "attention-worker 'worker' to read its own part");
+    load_beat(epoch, links, 2);
+    assert_state(DK__CLUSTER_STATE__LOADING, "");
+    cr_assert_str_eq(text, "", "its time to feed the ducks has only begun");
+}
+
+Test(cluster, a_load_says_that_frames_do_not_pass)
+{
+    uint64_t epoch = begin_load();
+    const struct fx_link dead[] = {{.index = 0, .instance = 1}, {.index = 1, .instance = 2, .silent = true}},
+                         fine[] = {{.index = 0, .instance = 1}, {.index = 1, .instance = 2}};
+
+    load_time(2000 * MS, epoch, dead, 2, 0);
+    assert_state(DK__CLUSTER_STATE__LOADING, "");
+    cr_assert_str_eq(text, "");
+    load_time(400 * MS, epoch, dead, 2, 0);
+    assert_state(DK__CLUSTER_STATE__LOADING, "duck 'duck-2' does not answer the attention-worker: frames do not pass");
+    cr_assert(strstr(text, "the interface, its MTU and the firewall"), "%s", text);
+    load_time(200 * MS, epoch, dead, 2, 50);
+    assert_state(DK__CLUSTER_STATE__LOADING, "duck 'duck-2' receives frames");
+    load_beat(epoch, fine, 2);
+    assert_state(DK__CLUSTER_STATE__LOADING, "");
+    cr_assert_str_eq(text, "");
+    load_time(1000 * MS, epoch, dead, 2, 50);
+    cr_assert_eq(fx_state(&fx, text, sizeof text), DK__CLUSTER_STATE__LOADING);
+    cr_assert_str_eq(text, "", "only a second since it was heard");
+}
+
+Test(cluster, a_load_says_that_a_link_is_missing)
+{
+    uint64_t epoch = begin_load();
+    const struct fx_link none[] = {{.index = 1, .instance = 2}},
+                         other[] = {{.index = 0, .instance = 77}, {.index = 1, .instance = 2}},
+                         closed[] = {{.index = 0, .instance = 1, .closed = true}, {.index = 1, .instance = 2}};
+
+    load_time(2400 * MS, epoch, none, 1, 0);
+    assert_state(DK__CLUSTER_STATE__LOADING, "has not opened its side of the link to duck 'duck-1'");
+    load_time(400 * MS, epoch, other, 2, 0);
+    assert_state(DK__CLUSTER_STATE__LOADING, "has not opened its side of the link to duck 'duck-1'");
+    load_time(400 * MS, epoch, closed, 2, 0);
+    assert_state(DK__CLUSTER_STATE__LOADING, "has not opened its side of the link to duck 'duck-1'");
+}
+
+Test(cluster, a_load_says_that_ports_differ)
+{
+    uint64_t epoch = begin_load();
+    const struct fx_link links[] = {{.index = 0, .instance = 1}, {.index = 1, .instance = 2}};
+
+    load_beat(epoch, links, 2);
+    net_duck("duck-2", 2, DK__PORT_KIND__VHOST, 0);
+    assert_state(DK__CLUSTER_STATE__LOADING,
+                 "duck 'duck-2' was started with --port vhost, the attention-worker with --port af_packet");
+}
+
+Test(cluster, an_empty_part_is_never_sent_to)
+{
+    Dk__LoadRequest q = request();
+    const struct fx_link links[] = {{.index = 0, .instance = 1}, {.index = 1, .instance = 2, .silent = true}};
+    uint64_t epoch;
+
+    net_duck("duck-1", 1, DK__PORT_KIND__AF_PACKET, 0);
+    net_duck("duck-2", 2, DK__PORT_KIND__AF_PACKET, 0);
+    q.has_multiple_of = true;
+    q.multiple_of = 384; /* all of it */
+    epoch = load(&q);
+    load_time(3000 * MS, epoch, links, 2, 0);
+    assert_state(DK__CLUSTER_STATE__LOADING, "");
+    cr_assert_str_eq(text, "");
+}
+
+Test(cluster, what_is_submitted_while_degraded_waits_and_is_shown)
+{
+    Dk__LoadRequest q = request();
+    Dk__StatusRequest status = DK__STATUS_REQUEST__INIT;
+    struct fx_told t = {0};
+    struct answer a;
+    uint64_t handle;
+
+    fx_all_beat(&fx);
+    load(&q);
+    fx_all_beat(&fx);
+    fx_tick(&fx, 2100 * MS);
+    fx_duck(&fx, "duck-1", 1);
+    fx_worker_beat(&fx);
+    handle = fx_submit_text(&fx, "wait", 5);
+    cr_assert_not(fx_step(&fx));
+    fx_call(&fx, &status, &a);
+    cr_assert_eq(FX_REPLY(&a, Dk__StatusReply)->state, DK__CLUSTER_STATE__DEGRADED);
+    cr_assert_eq(FX_REPLY(&a, Dk__StatusReply)->queued, 1u);
+    cr_assert_eq(FX_REPLY(&a, Dk__StatusReply)->running, 0u);
+    cr_assert_eq(FX_REPLY(&a, Dk__StatusReply)->error->code, DK__CODE__UNAVAILABLE);
+    cr_assert_str_eq(FX_REPLY(&a, Dk__StatusReply)->error->text, "duck 'duck-2' of the plan is silent; waiting for it");
+    fx_clear(&a);
+    fx_duck(&fx, "duck-2", 2);
+    fx_finish(&fx, handle, &t);
+    cr_assert_eq(t.finish, DK__FINISH_REASON__LENGTH);
+    cr_assert_eq(t.token_count, 5u);
+    fx_call(&fx, &status, &a);
+    cr_assert_eq(FX_REPLY(&a, Dk__StatusReply)->queued, 0u);
+    cr_assert_null(FX_REPLY(&a, Dk__StatusReply)->error);
     fx_clear(&a);
 }

@@ -221,24 +221,109 @@ Test(membership, af_packet_addresses_are_the_nodes_own)
     fx_clear(&a);
     worker_beat_with_link(7, &a);
     r = FX_REPLY(&a, Dk__HeartbeatReply);
-    cr_assert_eq(r->ducks[0]->node->address->ipv4, 0u);
+    cr_assert_eq(r->ducks[0]->node->address->ipv4, 0x0a000007u);
     fx_clear(&a);
     r = duck_beat(DK__PORT_KIND__AF_PACKET, 7, &a);
-    cr_assert_eq(r->worker->own->ipv4, 0u);
+    cr_assert_eq(r->worker->own->ipv4, 0x0a000007u);
     fx_clear(&a);
 }
 
 Test(membership, a_full_cluster_refuses)
 {
+    static const struct {
+        Dk__PortKind port;
+        uint32_t most;
+        const char *text;
+    } kinds[] = {{DK__PORT_KIND__VHOST, DK_VHOST_DUCKS_MAX, "with --port vhost it has at most 31 ducks"},
+                 {DK__PORT_KIND__AF_PACKET, DK_PLAN_DUCKS_MAX, "it has at most 64 ducks"}};
     struct answer a;
-    struct fx_beat b = {.name = "one-more", .kind = DK__NODE_KIND__DUCK, .instance = 1};
     char name[20];
 
-    for (uint32_t i = 0; i < DK_DUCKS_MAX; i++) {
-        snprintf(name, sizeof name, "duck-%u", i);
-        fx_duck(&fx, name, i + 1);
+    for (int k = 0; k < 2; k++) {
+        struct fx_beat b = {.name = name, .kind = DK__NODE_KIND__DUCK, .port = kinds[k].port};
+
+        for (uint32_t i = fx.c->member_count; i <= kinds[k].most; i++) {
+            snprintf(name, sizeof name, "duck-%u", i);
+            b.instance = i + 1;
+            fx_heartbeat(&fx, &b, &a);
+            if (i < kinds[k].most)
+                FX_REPLY(&a, Dk__HeartbeatReply);
+            else
+                fx_assert_failed(&a, DK__CODE__RESOURCE_EXHAUSTED, kinds[k].text);
+            fx_clear(&a);
+        }
+        cr_assert_eq(fx.c->member_count, kinds[k].most);
     }
-    fx_heartbeat(&fx, &b, &a);
-    fx_assert_failed(&a, DK__CODE__RESOURCE_EXHAUSTED, "full");
-    fx_worker_beat(&fx);
+    fx_worker_beat(&fx); /* has a place of its own */
+}
+
+static void address_refused(Dk__HeartbeatRequest *q, const char *part)
+{
+    struct answer a;
+
+    fx_call(&fx, q, &a);
+    fx_assert_failed(&a, DK__CODE__INVALID_ARGUMENT, part);
+    cr_assert_eq(fx.c->member_count, 0u);
+}
+
+Test(membership, addresses_are_checked)
+{
+    Dk__HeartbeatRequest q = DK__HEARTBEAT_REQUEST__INIT;
+    Dk__NodeInfo n = DK__NODE_INFO__INIT;
+    Dk__DataAddress good = DK__DATA_ADDRESS__INIT, at;
+    uint8_t mac[7] = {2, 0, 0, 0, 0, 1};
+    struct answer a;
+
+    good.instance = 5;
+    good.mac = (ProtobufCBinaryData){.data = mac, .len = 6};
+    good.ipv4 = 0x0a000001;
+    good.udp_port = 65535;
+    good.mtu = 1500;
+    n.name = (char *)"duck-1";
+    n.kind = DK__NODE_KIND__DUCK;
+    n.port_kind = DK__PORT_KIND__AF_PACKET;
+    n.address = &at;
+    q.node = &n;
+    at = good;
+    at.mtu = 575;
+    address_refused(&q, "mtu: 575 is not from 576 to 9000");
+    at.mtu = 9001;
+    address_refused(&q, "mtu: 9001");
+    at = good;
+    at.udp_port = 0;
+    address_refused(&q, "udp_port: 0 is not from 1 to 65535");
+    at.udp_port = 65536;
+    address_refused(&q, "udp_port: 65536");
+    n.port_kind = DK__PORT_KIND__VHOST;
+    address_refused(&q, "udp_port: 65536");
+    n.port_kind = (Dk__PortKind)9;
+    address_refused(&q, "port_kind");
+    n.port_kind = DK__PORT_KIND__AF_PACKET;
+    at = good;
+    at.ipv4 = 0;
+    address_refused(&q, "ipv4: is missing");
+    at = good;
+    at.instance = 0;
+    address_refused(&q, "instance");
+    at = good;
+    at.mac.len = 5;
+    address_refused(&q, "mac: has 5 bytes");
+    at.mac.len = 7;
+    address_refused(&q, "mac: has 7 bytes");
+    at = good;
+    mac[0] = 1;
+    address_refused(&q, "mac: is not the address of one port");
+    mac[0] = mac[5] = 0;
+    address_refused(&q, "mac: is not the address of one port");
+    mac[0] = 2;
+    at.mtu = 576;
+    fx_call(&fx, &q, &a);
+    FX_REPLY(&a, Dk__HeartbeatReply);
+    fx_clear(&a);
+    at.mtu = 9000;
+    at.ipv4 = at.udp_port = 0; /* vhost links get theirs */
+    n.port_kind = DK__PORT_KIND__VHOST;
+    fx_call(&fx, &q, &a);
+    FX_REPLY(&a, Dk__HeartbeatReply);
+    fx_clear(&a);
 }

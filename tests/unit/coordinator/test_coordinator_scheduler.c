@@ -257,6 +257,9 @@ Test(scheduler, step_rows_must_leave_room_for_prompts)
     fx.options.step_rows = fx.options.running_max;
     cr_assert_eq(dk_coordinator_open(&fx.options, 0, &c, &err), -EINVAL);
     cr_assert(strstr(err.text, "--step-rows 16 must be larger than --max-running 16"), "%s", err.text);
+    fx.options.step_rows = 4097;
+    cr_assert_eq(dk_coordinator_open(&fx.options, 0, &c, &err), -EINVAL);
+    cr_assert(strstr(err.text, "more than the 4096"), "%s", err.text);
 }
 
 static uint64_t submit_logits(const char *text, uint32_t chunk)
@@ -376,4 +379,116 @@ Test(scheduler, ending_answers_every_waiting_call)
     fx_assert_failed(&step, DK__CODE__UNAVAILABLE, "coordinator is ending");
     fx_assert_failed(&status, DK__CODE__UNAVAILABLE, "coordinator is ending");
     fx_assert_failed(&after, DK__CODE__UNAVAILABLE, "coordinator is ending");
+}
+
+/* ---- the worker's cache */
+
+Test(scheduler, only_what_fits_the_cache_runs)
+{
+    uint64_t handles[4];
+    struct fx_told t[4];
+
+    memset(t, 0, sizeof t);
+    fx.w.cache_tokens = 96;
+    fx_ready(&fx);
+    handles[0] = fx_submit_text(&fx, letters('a', 30), 10); /* 40 tokens: 48 */
+    handles[1] = fx_submit_text(&fx, letters('b', 28), 5);  /* 33: 48 */
+    handles[2] = fx_submit_text(&fx, letters('c', 90), 6);  /* all of it */
+    handles[3] = fx_submit_text(&fx, letters('d', 2), 2);   /* would fit beside the others, but came last */
+    fx_step(&fx);
+    cr_assert_eq(fx.w.step->n_sequences, 2);
+    cr_assert_eq(dk_sequences_in(fx.c, DK_SEQUENCE_QUEUED), 2u);
+    fx_finish(&fx, handles[1], &t[1]);
+    fx_step(&fx);
+    cr_assert_eq(fx.w.step->n_sequences, 1, "half of the cache is not enough");
+    for (int i = 0; i < 4; i++) {
+        fx_finish(&fx, handles[i], &t[i]);
+        cr_assert_eq(t[i].finish, DK__FINISH_REASON__LENGTH);
+    }
+    cr_assert_eq(fx.w.cache_most, 2u);
+}
+
+Test(scheduler, what_never_fits_is_refused)
+{
+    Dk__SubmitRequest q = DK__SUBMIT_REQUEST__INIT;
+    struct answer a;
+
+    fx.w.cache_tokens = 96;
+    fx_ready(&fx);
+    q.prompt_case = DK__SUBMIT_REQUEST__PROMPT_TEXT;
+    q.text = (char *)letters('a', 91);
+    q.has_max_tokens = true;
+    q.max_tokens = 6;
+    fx_submit(&fx, &q, &a);
+    fx_assert_failed(&a, DK__CODE__RESOURCE_EXHAUSTED,
+                     "room for 112 tokens in the attention-worker's cache, which has 96");
+    cr_assert_eq(fx.c->sequence_count, 0u);
+    q.max_tokens = 5;
+    fx_submit(&fx, &q, &a);
+    FX_REPLY(&a, Dk__SubmitReply);
+    fx_clear(&a);
+    q.has_max_tokens = false; /* what the cache leaves */
+    fx_submit(&fx, &q, &a);
+    cr_assert_eq(dk_sequence_find(fx.c, FX_REPLY(&a, Dk__SubmitReply)->handle)->max_tokens, 5u);
+    fx_clear(&a);
+    q.text = (char *)letters('a', 96);
+    fx_submit(&fx, &q, &a);
+    fx_assert_failed(&a, DK__CODE__RESOURCE_EXHAUSTED, "which has 96");
+}
+
+Test(scheduler, a_smaller_cache_of_a_new_worker)
+{
+    struct fx_told plain[3], t[3];
+    uint64_t handles[3];
+
+    memset(plain, 0, sizeof plain);
+    memset(t, 0, sizeof t);
+    fx.w.cache_tokens = 256;
+    fx_ready(&fx);
+    for (int i = 0; i < 3; i++)
+        fx_finish(&fx, fx_submit_text(&fx, letters((char)('a' + i), 10 + 50 * (size_t)i), 12), &plain[i]);
+    for (int i = 0; i < 3; i++)
+        handles[i] = fx_submit_text(&fx, letters((char)('a' + i), 10 + 50 * (size_t)i), 12);
+    for (int i = 0; i < 3; i++)
+        fx_step(&fx);
+    cr_assert_eq(fx.w.step->n_sequences, 3);
+    fx_worker_restart(&fx, 200);
+    fx.w.cache_tokens = 96; /* the first two fit together, 32 and 80, no: one after the other; the last never does */
+    fx_tick(&fx, 1500 * MS);
+    fx_all_beat(&fx);
+    fx.w.cache_most = 0;
+    for (int i = 0; i < 3; i++)
+        fx_finish(&fx, handles[i], &t[i]);
+    cr_assert_eq(fx.w.cache_most, 1u);
+    cr_assert_str_eq(t[0].text, plain[0].text);
+    cr_assert_str_eq(t[1].text, plain[1].text);
+    cr_assert_eq(t[2].finish, DK__FINISH_REASON__ERROR);
+    cr_assert_eq(t[2].error, DK__CODE__RESOURCE_EXHAUSTED);
+    cr_assert(strstr(t[2].error_text, "room for 128 tokens"), "%s", t[2].error_text);
+}
+
+Test(scheduler, the_worker_has_a_place_to_wait)
+{
+    Dk__StatusRequest q = DK__STATUS_REQUEST__INIT;
+    struct answer calls[3], step;
+
+    fx.options.parked_max = 2;
+    fx_ready(&fx);
+    q.has_wait_ms = q.has_unlike = true;
+    q.wait_ms = 1000;
+    q.unlike = DK__CLUSTER_STATE__READY;
+    for (int i = 0; i < 3; i++)
+        fx_call(&fx, &q, &calls[i]);
+    cr_assert(!calls[0].done && !calls[1].done && calls[2].done);
+    fx_next_step(&fx, 1000, &step);
+    cr_assert_not(step.done, "it must not ask again and again");
+    fx_call(&fx, &q, &calls[2]);
+    cr_assert(calls[2].done && !step.done);
+    fx_clear(&calls[2]);
+    fx_submit_text(&fx, "go", 3);
+    cr_assert_not_null(FX_REPLY(&step, Dk__NextStepReply)->step);
+    fx_clear(&step);
+    fx_tick(&fx, 1000 * MS);
+    fx_clear(&calls[0]);
+    fx_clear(&calls[1]);
 }

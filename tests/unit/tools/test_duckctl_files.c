@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lists of token ids, and the logits file. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "captured.h"
+#include "duckctl/duckctl.h"
+#include "duckctl/id_list.h"
+#include "duckctl/logits_file.h"
+
+static struct dk_err err;
+
+Test(id_list, good_ones)
+{
+    static const struct {
+        const char *text;
+        size_t count;
+        uint32_t last;
+    } cases[] = {{"0", 1, 0}, {"1,2,3", 3, 3}, {"4294967295", 1, UINT32_MAX}, {"007", 1, 7}, {"1,1,1,1,1,1,1", 7, 1}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint32_t *ids;
+        size_t count;
+
+        cr_assert_eq(id_list_parse(cases[i].text, "--ids", &ids, &count, &err), 0, "%s", cases[i].text);
+        cr_assert_eq(count, cases[i].count);
+        cr_assert_eq(ids[count - 1], cases[i].last);
+        free(ids);
+    }
+}
+
+Test(id_list, bad_ones)
+{
+    static const char *const bad[] = {
+        "",   ",",   "1,",   "1,,2",       ",1",  "1 2",  "1, 2", "-1",
+        "+1", "1.0", "0x10", "4294967296", "one", "1,2x", "1\n",  "99999999999999999999999999999999999999"};
+
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        uint32_t *ids;
+        size_t count;
+
+        cr_assert_eq(id_list_parse(bad[i], "--ids", &ids, &count, &err), USAGE_ERROR, "taken: '%s'", bad[i]);
+        cr_assert_null(ids);
+        cr_assert(strstr(err.text, "--ids"), "%s", err.text);
+    }
+}
+
+/* ---- logits */
+
+static char folder[32], path[64];
+static struct logits_file file;
+
+static void set_up(void)
+{
+    strcpy(folder, "/tmp/dklogXXXXXX");
+    cr_assert(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/logits.safetensors", folder);
+}
+
+static void tear_down(void)
+{
+    unlink(path);
+    rmdir(folder);
+}
+
+TestSuite(logits_file, .init = set_up, .fini = tear_down);
+
+static int append(const float *values, size_t count, uint32_t vocab)
+{
+    return logits_file_append(&file, (const uint8_t *)values, count * sizeof *values, vocab, &err);
+}
+
+static const float values[6] = {1.5f, -2, 3, 1e-30f, 5, 6};
+
+Test(logits_file, is_a_safetensors_file)
+{
+    uint8_t raw[4096];
+    uint64_t length;
+    size_t bytes;
+    json_t *header;
+    FILE *f;
+
+    cr_assert_eq(logits_file_open(&file, path, 2, &err), 0);
+    cr_assert_eq(append(values, 3, 3), 0);
+    cr_assert_eq(append(values + 3, 3, 3), 0);
+    cr_assert_eq(logits_file_finish(&file, &err), 0);
+    f = fopen(path, "rb");
+    cr_assert(f);
+    bytes = fread(raw, 1, sizeof raw, f);
+    fclose(f);
+    memcpy(&length, raw, sizeof length);
+    cr_assert_eq(length % 8, 0);
+    cr_assert_eq(bytes, 8 + length + sizeof values);
+    cr_assert_eq(memcmp(raw + 8 + length, values, sizeof values), 0);
+    header = json_loadb((const char *)raw + 8, length, 0, NULL);
+    cr_assert(header);
+    cr_assert(json_equal(json_object_get(header, "logits"),
+                         json_pack("{s:s,s:[i,i],s:[i,i]}", "dtype", "F32", "shape", 2, 3, "data_offsets", 0, 24)));
+    cr_assert_eq(logits_file_finish(&file, &err), 0, "a second end does nothing");
+}
+
+Test(logits_file, one_that_lacks_rows_is_removed)
+{
+    cr_assert_eq(logits_file_open(&file, path, 3, &err), 0);
+    cr_assert_eq(append(values, 6, 3), 0);
+    cr_assert_eq(logits_file_finish(&file, &err), -EIO);
+    cr_assert(strstr(err.text, "2 of 3 rows"), "%s", err.text);
+    cr_assert(access(path, F_OK) < 0);
+}
+
+Test(logits_file, rows_that_do_not_fit_are_refused)
+{
+    cr_assert_eq(logits_file_open(&file, path, 2, &err), 0);
+    cr_assert_eq(append(values, 3, 0), -EBADMSG);
+    cr_assert_eq(append(values, 4, 3), -EBADMSG);
+    cr_assert_eq(append(values, 3, 3), 0);
+    cr_assert_eq(append(values, 2, 2), -EBADMSG);
+    cr_assert_eq(logits_file_append(&file, (const uint8_t *)values, 11, 3, &err), -EBADMSG);
+    cr_assert_eq(append(values, 3, 3), 0);
+    cr_assert_eq(logits_file_finish(&file, &err), 0);
+}
+
+Test(logits_file, places_that_cannot_be_written)
+{
+    cr_assert_lt(logits_file_open(&file, "/no/such/folder/x", 1, &err), 0);
+    cr_assert(strstr(err.text, "--logits-out /no/such/folder/x"), "%s", err.text);
+    cr_assert_eq(logits_file_finish(&file, &err), 0);
+    cr_assert_eq(logits_file_open(&file, folder, 1, &err), -EISDIR);
+    cr_assert_eq(symlink("/dev/full", path), 0);
+    cr_assert_eq(logits_file_open(&file, path, 1, &err), 0);
+    cr_assert_eq(append(values, 3, 3), 0);
+    cr_assert_eq(logits_file_finish(&file, &err), -ENOSPC);
+    cr_assert_eq(access(path, F_OK), 0, "a device was removed");
+}
