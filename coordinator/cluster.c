@@ -60,8 +60,9 @@ static const Dk__PlanSlot *missing_duck(struct dk_coordinator *c, char *text, si
             snprintf(text, room, "duck '%s' of the plan is silent; waiting for it", slot->duck);
         else
             snprintf(text, room,
-                     c->now_us < c->settle_us ? "duck '%s' of the plan is not heard of yet; waiting for it"
-                                              : "duck '%s' of the plan has left; waiting for it",
+                     c->adopted && c->now_us < c->settle_us
+                         ? "duck '%s' of the plan is not heard of yet; waiting for it"
+                         : "duck '%s' of the plan has left; waiting for it",
                      slot->duck);
         return slot;
     }

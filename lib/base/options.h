@@ -31,12 +31,10 @@ struct dk_option {
     size_t offset;     /* of the field in the settings struct */
     const char *value; /* what --help calls the value: "N", "DIR", "on|off" */
     const char *help;
-    double least, most; /* numbers only */
-    union {
-        const char *choices;           /* TEXT: the only texts allowed, as "cpu|cuda", or NULL */
-        const struct dk_option *group; /* GROUP: the table of the struct that lies at offset */
-    };
-    bool *given; /* set when the option was on the command line, or NULL */
+    double least, most;            /* numbers only */
+    const char *choices;           /* "cpu|cuda": the only texts allowed, or NULL */
+    bool *given;                   /* set when the option was on the command line, or NULL */
+    const struct dk_option *group; /* GROUP: the table of the struct that lies at offset */
 };
 
 /* Reads "--name value", "--name=value" and flags into *settings, whose fields hold the defaults before.

@@ -17,7 +17,7 @@ add_library(duck_flags INTERFACE)
 # kernel variant, compiler and optimisation level rounds alike.
 target_compile_options(duck_flags INTERFACE
   -Wall -Wextra -Werror -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef
-  -Wno-unused-parameter -ffp-contract=off -fno-omit-frame-pointer)
+  -Wno-unused-parameter -Wno-missing-field-initializers -ffp-contract=off -fno-omit-frame-pointer)
 target_compile_definitions(duck_flags INTERFACE _GNU_SOURCE DUCKLLM_VERSION="${PROJECT_VERSION}")
 if(DUCK_SANITIZE)
   target_compile_options(duck_flags INTERFACE -fsanitize=${DUCK_SANITIZE} -fno-sanitize-recover=all)

@@ -105,7 +105,7 @@ Test(adopt, the_plan_goes_on_and_nobody_loads_again)
     cr_assert_not(fx.w.step->release_all, "only once");
     fx_finish(&fx, handle, &t);
     cr_assert_str_eq(t.text, plain.text);
-    for (int i = 0; i < 300; i++) /* its own handles are forgotten in time */
+    for (int i = 0; i < 400; i++) /* its own handles are forgotten in time */
         fx_cancel(&fx, fx_submit_text(&fx, "x", 1));
     fx_read(&fx, handle, 0, 0, &a);
     fx_assert_failed(&a, DK__CODE__NOT_FOUND, "ended long ago");

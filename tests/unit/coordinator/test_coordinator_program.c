@@ -188,6 +188,7 @@ static uint64_t beat(const char *name, Dk__NodeKind kind, uint32_t instance, uin
     uint64_t epoch;
 
     address.instance = instance;
+    address.mtu = 9000;
     address.mac = (ProtobufCBinaryData){.data = mac, .len = 6};
     n.name = (char *)(uintptr_t)name;
     n.kind = kind;
