@@ -29,8 +29,8 @@ static void report(struct worker_engine *e, uint64_t now_us)
     n->kind = NEWS_REPORT;
     n->plan_epoch = e->plan.epoch;
     n->model_id = e->model.id;
-    n->bytes_done = e->loader.bytes_done;
     n->bytes_total = e->loader.bytes_total;
+    n->bytes_done = e->loader.bytes_done < n->bytes_total ? e->loader.bytes_done : n->bytes_total;
     n->ready = e->loader.state == LOADER_READY;
     n->load_err = e->plan_err.rc ? e->plan_err : e->loader.err;
     n->transport = *dk_transport_counters(e->endpoint.transport);

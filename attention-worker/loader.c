@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One cursor per slot walks layers, experts and rows of the slot's slice. What a piece is follows from the cursor
- * alone, so that starting over after a lost link sends the same pieces again, which a duck takes twice without harm. */
+ * alone, so that going back after a lost link sends the same pieces again, which a duck takes twice without harm. */
 #include "attention-worker/loader.h"
 
 #include <stdio.h>
@@ -153,50 +153,50 @@ static struct piece_place next_place(const struct loader *l, const struct loader
 {
     uint32_t hidden = l->model->config.hidden, width = slice.end - slice.begin, rows, experts;
     size_t whole = row_bytes * width + (scaled ? scale_bytes(hidden, slice.begin, slice.end) : 0);
-    struct piece_place p = {.layer = s->layer,
-                            .expert_begin = s->expert,
-                            .expert_end = s->expert + 1,
-                            .row_begin = s->row,
+    struct piece_place p = {.layer = s->next.layer,
+                            .expert_begin = s->next.expert,
+                            .expert_end = s->next.expert + 1,
+                            .row_begin = s->next.row,
                             .row_end = width};
 
-    if (s->row == 0 && whole <= PIECE_BYTES_MAX) {
+    if (s->next.row == 0 && whole <= PIECE_BYTES_MAX) {
         experts = (uint32_t)(PIECE_BYTES_MAX / whole);
-        if (experts > layer_experts(l, s->layer) - s->expert)
-            experts = layer_experts(l, s->layer) - s->expert;
-        p.expert_end = s->expert + experts;
+        if (experts > layer_experts(l, s->next.layer) - s->next.expert)
+            experts = layer_experts(l, s->next.layer) - s->next.expert;
+        p.expert_end = s->next.expert + experts;
         return p;
     }
     rows = (uint32_t)(PIECE_BYTES_MAX / row_bytes) / 32 * 32;
     rows = rows ? rows : 32;
-    p.row_end = width - s->row < rows ? width : s->row + rows;
+    p.row_end = width - s->next.row < rows ? width : s->next.row + rows;
     return p;
 }
 
 static void advance(const struct loader *l, uint32_t slot, struct loader_slot *s, const struct piece_place *p)
 {
-    struct dk_slice slice = layer_slice(l, s->layer, slot);
+    struct dk_slice slice = layer_slice(l, s->next.layer, slot);
 
     if (p->row_end < slice.end - slice.begin) {
-        s->row = p->row_end;
+        s->next.row = p->row_end;
         return;
     }
-    s->row = 0;
-    s->expert = p->expert_end;
-    if (s->expert == layer_experts(l, s->layer)) {
-        s->expert = 0;
-        s->layer++;
+    s->next.row = 0;
+    s->next.expert = p->expert_end;
+    if (s->next.expert == layer_experts(l, s->next.layer)) {
+        s->next.expert = 0;
+        s->next.layer++;
     }
 }
 
 /* Skips layers of which this slot has no part. */
 static bool at_end(const struct loader *l, uint32_t slot, struct loader_slot *s)
 {
-    while (s->layer < l->model->config.layers) {
-        struct dk_slice slice = layer_slice(l, s->layer, slot);
+    while (s->next.layer < l->model->config.layers) {
+        struct dk_slice slice = layer_slice(l, s->next.layer, slot);
 
         if (slice.end > slice.begin)
             return false;
-        s->layer++;
+        s->next.layer++;
     }
     return true;
 }
@@ -252,14 +252,14 @@ static int send_piece(struct loader *l, uint32_t slot, struct loader_piece *piec
                       uint64_t now_us)
 {
     struct loader_slot *s = &l->slots[slot];
-    struct dk_slice slice = layer_slice(l, s->layer, slot);
+    struct dk_slice slice = layer_slice(l, s->next.layer, slot);
     uint32_t hidden = l->model->config.hidden;
     struct expert_tensors t;
     struct piece_place p;
     enum dk_dtype type;
     struct iovec parts[2];
     uint8_t *end;
-    int rc = expert_tensors(l, s->layer, s->expert, &t), header;
+    int rc = expert_tensors(l, s->next.layer, s->next.expert, &t), header;
 
     if (rc < 0)
         return rc;
@@ -286,6 +286,8 @@ static int send_piece(struct loader *l, uint32_t slot, struct loader_piece *piec
         return dk_err_set(&l->err, rc, "duck %s: a piece of %zu bytes cannot be sent: %s", link->name, parts[1].iov_len,
                           strerror(-rc));
     piece->busy = true;
+    piece->place = s->next;
+    piece->later_bytes = 0;
     piece->weight_bytes = (uint64_t)3 * hidden * (p.row_end - p.row_begin) * (p.expert_end - p.expert_begin) *
                           dk_dtype_bytes(type);
     advance(l, slot, s, &p);
@@ -426,6 +428,35 @@ static int check_reply(struct loader *l, uint32_t slot, const struct dk_transpor
     return 0;
 }
 
+static bool before(const struct loader_cursor *a, const struct loader_cursor *b)
+{
+    if (a->layer != b->layer)
+        return a->layer < b->layer;
+    return a->expert != b->expert ? a->expert < b->expert : a->row < b->row;
+}
+
+static void acknowledged(struct loader *l, struct loader_slot *slot, const struct loader_piece *p)
+{
+    l->bytes_done += p->weight_bytes;
+    for (uint32_t i = 0; i < LOADER_IN_FLIGHT; i++)
+        if (slot->pieces[i].busy && before(&slot->pieces[i].place, &p->place))
+            slot->pieces[i].later_bytes += p->weight_bytes;
+}
+
+/* The slot goes on from this piece, unless it has to go further back anyway. */
+static void send_again(struct loader *l, struct loader_slot *slot, struct loader_piece *p)
+{
+    p->busy = false;
+    slot->all_sent = false;
+    if (!before(&p->place, &slot->next))
+        return;
+    slot->next = p->place;
+    l->bytes_done -= p->later_bytes;
+    for (uint32_t i = 0; i < LOADER_IN_FLIGHT; i++)
+        if (slot->pieces[i].busy && before(&slot->pieces[i].place, &p->place))
+            slot->pieces[i].later_bytes -= p->later_bytes;
+}
+
 int loader_on_event(struct loader *l, const struct dk_transport_event *event, struct dk_arena *arena)
 {
     for (uint32_t s = 0; s < l->plan.slot_count; s++) {
@@ -438,9 +469,13 @@ int loader_on_event(struct loader *l, const struct dk_transport_event *event, st
 
             if (!p->busy || p->request_id != event->request_id)
                 continue;
+            if (l->state == LOADER_FEEDING && event->type == DK_EVENT_FAILED && event->rc == -EHOSTDOWN) {
+                send_again(l, &l->slots[s], p);
+                return 0;
+            }
             p->busy = false;
-            if (l->state != LOADER_FEEDING || event->rc == -EHOSTDOWN)
-                return 0; /* a dead peer: loader_on_link_lost follows */
+            if (l->state != LOADER_FEEDING)
+                return 0;
             rc = event->type == DK_EVENT_RESPONSE
                      ? check_reply(l, s, event, arena)
                      : dk_err_set(&l->err, event->rc, "duck %s: takes no piece of %llu bytes", l->plan.slots[s].duck,
@@ -449,8 +484,7 @@ int loader_on_event(struct loader *l, const struct dk_transport_event *event, st
                 fail(l, rc);
                 return 0;
             }
-            l->slots[s].bytes_done += p->weight_bytes;
-            l->bytes_done += p->weight_bytes;
+            acknowledged(l, &l->slots[s], p);
             return 0;
         }
     }
@@ -463,13 +497,8 @@ void loader_on_link_lost(struct loader *l, uint32_t member_index)
         return;
     for (uint32_t s = 0; s < l->plan.slot_count; s++)
         if (l->plan.slots[s].member_index == member_index) {
-            struct loader_slot *slot = &l->slots[s];
-
-            slot->layer = slot->expert = slot->row = 0;
-            slot->all_sent = false;
-            l->bytes_done -= slot->bytes_done;
-            slot->bytes_done = 0;
             for (uint32_t i = 0; i < LOADER_IN_FLIGHT; i++)
-                slot->pieces[i].busy = false;
+                if (l->slots[s].pieces[i].busy)
+                    send_again(l, &l->slots[s], &l->slots[s].pieces[i]);
         }
 }

@@ -11,18 +11,23 @@
 
 #define LOADER_IN_FLIGHT 2u
 
+/* The place of a piece: rows of a layer's expert in the slot's slice. */
+struct loader_cursor {
+    uint32_t layer, expert, row;
+};
+
 struct loader_piece {
     bool busy;
+    struct loader_cursor place;
     uint64_t request_id;
     uint64_t weight_bytes; /* for progress */
+    uint64_t later_bytes;  /* of later pieces acknowledged since it was sent: sent again if it is */
     uint8_t *buffer;       /* [piece_bytes_max] header, then payload */
 };
 
 struct loader_slot {
-    /* the next piece to send */
-    uint32_t layer, expert, row;
+    struct loader_cursor next; /* to be sent */
     bool all_sent;
-    uint64_t bytes_done;
     struct loader_piece pieces[LOADER_IN_FLIGHT];
 };
 
@@ -52,7 +57,7 @@ void loader_stop(struct loader *l); /* back to IDLE; outstanding pieces are forg
 bool loader_poll(struct loader *l, uint64_t now_us);
 /* A response or failure from a peer; -ENOENT: not one of the loader's. */
 int loader_on_event(struct loader *l, const struct dk_transport_event *event, struct dk_arena *arena);
-/* The link of a duck was made anew: its pieces are sent again from the start. */
+/* The link of a duck was made anew: what it has not acknowledged is sent again. */
 void loader_on_link_lost(struct loader *l, uint32_t member_index);
 
 #endif

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import tempfile
 
-from cluster import Cluster, golden
+from cluster import Cluster, Leftovers, golden
 
 MODEL = "qwen3-moe-fp8-tiny"
 SHORT = golden(MODEL)[0]["short"]
@@ -14,6 +14,21 @@ PROBE = "dk-probe-%d" % os.getpid()
 
 def answer(c):
     assert c.greedy(SHORT["ids"], 32) == SHORT["greedy_ids"]
+
+
+def namespaces():
+    return {"netns " + n for n in os.listdir("/var/run/netns")} if os.path.isdir("/var/run/netns") else set()
+
+
+class LaterLeftovers(Leftovers):
+    """Without the namespaces of a cluster of the same name that was there before."""
+
+    def __init__(self):
+        super().__init__()
+        self.namespaces = namespaces()
+
+    def of(self, c):
+        return super().of(c) - self.namespaces
 
 
 class Elsewhere(Cluster):
@@ -25,6 +40,7 @@ class Elsewhere(Cluster):
         self.runtime = tempfile.mkdtemp(prefix=folder, dir="/tmp")
         self.env["XDG_RUNTIME_DIR"] = self.runtime
         self.name = name
+        self.leftovers = LaterLeftovers()
 
 
 def longest():

@@ -480,6 +480,7 @@ Test(scheduler, the_worker_has_a_place_to_wait)
     for (int i = 0; i < 3; i++)
         fx_call(&fx, &q, &calls[i]);
     cr_assert(!calls[0].done && !calls[1].done && calls[2].done);
+    fx_clear(&calls[2]);
     fx_next_step(&fx, 1000, &step);
     cr_assert_not(step.done, "it must not ask again and again");
     fx_call(&fx, &q, &calls[2]);
