@@ -378,3 +378,33 @@ Test(transport_peers, removal_drops_waiting_events_of_that_peer_only)
     cr_assert_eq(event.type, DK_EVENT_NONE);
     couple_close(c);
 }
+
+/* Neither side sends frames that the other does not take. */
+Test(peers, the_smaller_mtu_of_both_sides_holds)
+{
+    static uint8_t frame[9014];
+    struct dk_transport_config config;
+    struct dk_transport *t;
+    struct dk_addr remote = rig_address(1);
+    struct iovec part = {content, 50000};
+    uint32_t peer, port, frames = 0;
+    uint64_t id;
+    size_t bytes;
+
+    dk_transport_defaults(&config);
+    config.own = rig_address(0);
+    config.peers_max = 2;
+    config.mtu = 9000;
+    cr_assert_eq(dk_transport_open(&config, &t), 0);
+    remote.mtu = 500;
+    cr_assert_eq(dk_transport_peer_add(t, &remote, 0, &peer), -EINVAL, "smaller than any network's");
+    remote.mtu = 1500;
+    cr_assert_eq(dk_transport_peer_add(t, &remote, 0, &peer), 0);
+    cr_assert_eq(dk_transport_request(t, peer, &part, 1, 1, &id), 0);
+    while ((bytes = dk_transport_output(t, frame, sizeof frame, &port, 1)) > 0) {
+        frames++;
+        cr_assert_leq(bytes, 1514);
+    }
+    cr_assert_gt(frames, 3);
+    dk_transport_close(t);
+}
