@@ -32,7 +32,8 @@ static int port_open(struct worker_links *l, uint32_t index)
         k->port_up = true;
         return 0;
     }
-    snprintf(k->socket_path, sizeof k->socket_path, "%s/duck%u", l->run_dir, index);
+    /* A new name for each port: a duck that was connected to an earlier one sees by it that it must connect again. */
+    snprintf(k->socket_path, sizeof k->socket_path, "%s/duck%u-%03x", l->run_dir, index, l->ports_opened++ & 0xfff);
     dk_text_copy(spec.path, sizeof spec.path, k->socket_path);
     dk_text_copy(spec.bell_path, sizeof spec.bell_path, l->bell_path);
     rc = l->endpoint->ops->port_add(l->endpoint->net, &spec, &k->port, mac, &mtu, &err);

@@ -23,7 +23,8 @@ struct worker_link {
 struct worker_links {
     struct dk_endpoint *endpoint;
     enum dk_port_kind kind;
-    uint32_t shared_port; /* af_packet */
+    uint32_t shared_port;  /* af_packet */
+    uint32_t ports_opened; /* vhost */
     char run_dir[88], bell_path[100];
     struct worker_link link[WORKER_LINKS_MAX];
 };

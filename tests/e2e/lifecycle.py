@@ -26,6 +26,11 @@ def state(c):
     return c.json("status")["state"]
 
 
+def nodes_alive(c):
+    p = c.ctl("status", "--json", expect=None)
+    return sum(n["alive"] for n in json.loads(p.stdout).get("nodes", [])) if p.returncode == 0 else 0
+
+
 def wait_state(c, wanted):
     c.wait_for("state " + wanted, lambda: state(c) == wanted, HANG)
 
@@ -283,18 +288,26 @@ def coordinator_killed():
             assert "coordinator" in p.stderr and c.name in p.stderr, p.stderr
         others_alive(c, ["coordinator"])
         coordinator.start()
-        c.wait_for("all nodes again", lambda: c.ctl("status", expect=None).returncode == 0 and
-                   sum(n["alive"] for n in c.json("status").get("nodes", [])) == 3, HANG)
+        c.wait_for("all nodes again", lambda: nodes_alive(c) == 3, HANG)
         assert state(c) == "EMPTY"
         assert c.refused("generate", "--ids", "1")[0] == "FAILED_PRECONDITION"
         c.ctl("load", "--model", c.model)
         answer(c)
         others_alive(c, ["coordinator"])
+        # The worker is back first, the ducks later and with the numbers that they had.
+        ducks = sorted((n["member_index"], n["node"]["name"]) for n in c.json("status")["nodes"]
+                       if n["node"]["kind"] == "DUCK")
+        ducks = [Program(c, name) for _, name in ducks]
+        for d in ducks:
+            d.signal(signal.SIGSTOP)
         assert coordinator.end() == 0
         others_alive(c, ["coordinator"])
         coordinator.start()
-        c.wait_for("all nodes again", lambda: c.ctl("status", expect=None).returncode == 0 and
-                   sum(n["alive"] for n in c.json("status").get("nodes", [])) == 3, HANG)
+        for i, d in enumerate([None, *ducks]):
+            if d:
+                d.signal(signal.SIGCONT)
+            c.wait_for("return of %d nodes" % (i + 1), lambda: nodes_alive(c) == i + 1, HANG)
+            time.sleep(0.5)     # some heartbeats
         c.ctl("load", "--model", c.model)
         answer(c)
         replace(c, coordinator)

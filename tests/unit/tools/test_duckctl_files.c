@@ -80,7 +80,7 @@ Test(logits_file, is_a_safetensors_file)
     uint8_t raw[4096];
     uint64_t length;
     size_t bytes;
-    json_t *header;
+    json_t *header, *wanted;
     FILE *f;
 
     cr_assert_eq(logits_file_open(&file, path, 2, &err), 0);
@@ -97,8 +97,10 @@ Test(logits_file, is_a_safetensors_file)
     cr_assert_eq(memcmp(raw + 8 + length, values, sizeof values), 0);
     header = json_loadb((const char *)raw + 8, length, 0, NULL);
     cr_assert(header);
-    cr_assert(json_equal(json_object_get(header, "logits"),
-                         json_pack("{s:s,s:[i,i],s:[i,i]}", "dtype", "F32", "shape", 2, 3, "data_offsets", 0, 24)));
+    wanted = json_pack("{s:s,s:[i,i],s:[i,i]}", "dtype", "F32", "shape", 2, 3, "data_offsets", 0, 24);
+    cr_assert(json_equal(json_object_get(header, "logits"), wanted));
+    json_decref(wanted);
+    json_decref(header);
     cr_assert_eq(logits_file_finish(&file, &err), 0, "a second end does nothing");
 }
 
