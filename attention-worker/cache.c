@@ -127,6 +127,13 @@ void dk_cache_release(struct dk_cache *c, uint64_t sequence_id)
     s->open = false;
 }
 
+void dk_cache_release_all(struct dk_cache *c)
+{
+    for (uint32_t i = 0; i < c->slot_count; i++)
+        if (c->slots[i].open)
+            dk_cache_release(c, c->slots[i].sequence_id);
+}
+
 uint32_t dk_cache_pages_free(const struct dk_cache *c)
 {
     return c->free_count;

@@ -18,6 +18,7 @@ void dk_cache_close(struct dk_cache *c);
 int dk_cache_extend(struct dk_cache *c, uint64_t sequence_id, uint32_t tokens, const uint32_t **page_table);
 uint32_t dk_cache_tokens(const struct dk_cache *c, uint64_t sequence_id); /* 0: not open */
 void dk_cache_release(struct dk_cache *c, uint64_t sequence_id);          /* fine if not open */
+void dk_cache_release_all(struct dk_cache *c);
 uint32_t dk_cache_pages_free(const struct dk_cache *c);
 
 #endif

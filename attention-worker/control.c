@@ -50,6 +50,7 @@ static void fill_load(struct worker_control *c, Dk__HeartbeatRequest *q)
     SET(&c->load, ready, n->ready);
     SET(&c->holding, plan_epoch, n->ready ? n->plan_epoch : 0);
     SET(&c->holding, model_id, n->model_id);
+    SET(&c->holding, cache_tokens, n->cache_tokens);
 #undef SET
     if (n->load_err.rc) {
         dk__status__init(&c->status);
@@ -71,6 +72,7 @@ static void fill(void *ctx, Dk__NodeInfo *node, Dk__HeartbeatRequest *q)
     fill_load(c, q);
     dk_counters_to_wire(&c->last->transport, &c->last->net, &c->transport);
     q->transport = &c->transport;
+    q->plan = c->plan;
 }
 
 static void copy_plan(struct worker_plan *to, const Dk__Plan *p)
@@ -96,7 +98,23 @@ static void copy_plan(struct worker_plan *to, const Dk__Plan *p)
 static bool plan_fits(const Dk__Plan *p)
 {
     return strlen(p->model_dir) < sizeof((struct worker_plan *)0)->model_dir && p->n_slots <= PLAN_SLOTS_MAX &&
-           p->context && p->rows && p->rows <= 4096 && p->sequences && p->sequences <= 4096;
+           p->context && p->rows && p->rows <= DK_PLAN_ROWS_MAX && p->sequences &&
+           p->sequences <= DK_PLAN_SEQUENCES_MAX;
+}
+
+/* For a coordinator that is restarted: it takes the plan over from the worker's heartbeats. */
+static void keep_plan(struct worker_control *c, const Dk__Plan *p)
+{
+    size_t bytes = dk__plan__get_packed_size(p);
+    uint8_t *packed = c->plan && c->plan->epoch == p->epoch ? NULL : malloc(bytes);
+
+    if (!packed)
+        return;
+    dk__plan__pack(p, packed);
+    if (c->plan)
+        dk__plan__free_unpacked(c->plan, NULL);
+    c->plan = dk__plan__unpack(NULL, bytes, packed);
+    free(packed);
 }
 
 static void on_reply(void *ctx, const Dk__HeartbeatReply *r)
@@ -107,9 +125,11 @@ static void on_reply(void *ctx, const Dk__HeartbeatReply *r)
     if (!o)
         return;
     o->kind = ORDER_WANTED;
-    if (r->plan && plan_fits(r->plan))
+    if (r->plan && plan_fits(r->plan)) {
         copy_plan(&o->plan, r->plan);
-    else if (r->plan)
+        keep_plan(c, r->plan);
+    }
+    if (r->plan && !plan_fits(r->plan))
         dk_log(DK_LOG_ERROR, "plan.refused", "epoch=%llu slots=%zu text=\"larger than this worker can hold\"",
                (unsigned long long)r->plan->epoch, r->plan->n_slots);
     for (size_t i = 0; i < r->n_ducks && o->link_count < WORKER_LINKS_MAX; i++) {
@@ -245,6 +265,8 @@ const struct dk_node_control worker_control_ops = {
 
 void worker_control_fini(struct worker_control *c)
 {
+    if (c->plan)
+        dk__plan__free_unpacked(c->plan, NULL);
     dk_node_call_fini(&c->pull);
     engine_news_free(c->last);
     if (c->result)

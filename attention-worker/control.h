@@ -18,6 +18,7 @@ struct worker_control {
     Dk__TransportCounters transport;
     Dk__LoadProgress load;
     Dk__Holding holding;
+    Dk__Plan *plan; /* the last one that came with a reply, for a coordinator that was restarted */
     Dk__Status status;
     Dk__DuckLink links[WORKER_LINKS_MAX], *link_list[WORKER_LINKS_MAX];
 };

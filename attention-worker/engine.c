@@ -29,6 +29,7 @@ static void report(struct worker_engine *e, uint64_t now_us)
     n->kind = NEWS_REPORT;
     n->plan_epoch = e->plan.epoch;
     n->model_id = e->model.id;
+    n->cache_tokens = e->model.cache_tokens;
     n->bytes_total = e->loader.bytes_total;
     n->bytes_done = e->loader.bytes_done < n->bytes_total ? e->loader.bytes_done : n->bytes_total;
     n->ready = e->loader.state == LOADER_READY;
@@ -248,7 +249,7 @@ int worker_engine_open(struct worker_engine *e, const struct worker_options *o, 
     const struct dk_node_options *node = &o->node;
     struct dk_net_config net = {.name = node->name,
                                 .run_dir = node->run_dir,
-                                .ports_max = 31,
+                                .ports_max = DK_VHOST_DUCKS_MAX,
                                 .frame_bytes = 9014,
                                 .busy_poll = node->busy_poll,
                                 .faults = node->faults};

@@ -27,7 +27,7 @@ enum engine_news_kind { NEWS_REPORT, NEWS_RESULT };
 struct engine_news {
     enum engine_news_kind kind;
     /* REPORT */
-    uint64_t plan_epoch, model_id, bytes_done, bytes_total;
+    uint64_t plan_epoch, model_id, bytes_done, bytes_total, cache_tokens;
     bool ready;
     struct dk_err load_err;
     struct dk_transport_counters transport;

@@ -117,6 +117,7 @@ int worker_model_open(struct worker_model *m, const struct worker_plan *plan, co
     rc = m->family->load(m->backend_ops, m->backend, &m->config, m->checkpoint, PAGE_TOKENS, pages, &m->layers, err);
     if (rc < 0)
         return rc;
+    m->cache_tokens = (uint64_t)pages * PAGE_TOKENS;
     rc = dk_cache_open(PAGE_TOKENS, pages, plan->sequences_max, m->context, &m->cache);
     if (rc < 0)
         return dk_err_set(err, rc, "no memory for a cache of %u pages", pages);

@@ -13,6 +13,7 @@ struct worker_model {
     uint64_t id;          /* dk_checkpoint_id */
     uint64_t files_stamp; /* changes when a file in dir does */
     uint32_t context, page_tokens, rows_max, sequences_max;
+    uint64_t cache_tokens; /* places in the cache */
     struct dk_model_config config;
     struct dk_checkpoint *checkpoint;
     const struct dk_backend_ops *backend_ops;

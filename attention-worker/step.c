@@ -158,6 +158,8 @@ void step_begin(struct step *s, Dk__NextStepReply *request)
         set_state(s, STEP_REPLY);
         return;
     }
+    if (step->has_release_all && step->release_all)
+        dk_cache_release_all(s->model->cache);
     for (size_t i = 0; i < step->n_released; i++)
         dk_cache_release(s->model->cache, step->released[i]);
     for (size_t i = 0; i < step->n_sequences; i++) {

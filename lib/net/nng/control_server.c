@@ -97,17 +97,6 @@ static void slot_done(void *arg)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* A file that is no socket would be deleted by NNG, because a connection to it is refused like to a dead server's. */
-static int ipc_path_check(const char *url, struct dk_err *err)
-{
-    struct stat st;
-
-    if (strncmp(url, "ipc://", 6) || lstat(url + 6, &st) < 0 || S_ISSOCK(st.st_mode))
-        return 0;
-    return dk_err_set(err, -EADDRINUSE, "%s: there is a file of that name, which is no socket; choose another path",
-                      url);
-}
-
 int control_listen(const char *url, uint32_t parallel, dk_control_on_request *on_request, void *ctx,
                    struct dk_control_server **out, struct dk_err *err)
 {
