@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #define PANEL_ROWS 32u /* of a packed matrix; a slice starts at a panel */
+#define RUN_COLS   128u
 
 static uint64_t units_of(uint64_t count, uint64_t unit)
 {
@@ -33,25 +34,24 @@ int dk_plan_slice(uint32_t intermediate, uint32_t multiple_of, uint32_t ducks, u
     return 0;
 }
 
-/* A packed matrix: panels of 32 rows, and with scales a float for each panel and each run of columns that share one. */
-static uint64_t matrix_bytes(uint64_t panels, uint64_t cols, uint64_t runs, uint32_t element_bytes)
+/* A packed matrix as lib/kernel lays it out: pairs of panels of 32 rows, and a float for each panel and each run of at
+ * most 128 columns, whether the weights are scaled or not. */
+static uint64_t matrix_bytes(uint64_t pairs, uint64_t cols, uint64_t runs, uint32_t element_bytes)
 {
-    return panels * PANEL_ROWS * cols * element_bytes + panels * runs * sizeof(float);
+    return pairs * 2 * (PANEL_ROWS * cols * element_bytes + runs * sizeof(float));
 }
 
-/* gate and up [width][hidden], down [hidden][width]; the slice's first column of down may lie inside a scale block. */
+/* gate and up [width][hidden], whose panels alternate; down [hidden][width], whose first column may lie inside a run.
+ */
 static uint64_t ffn_bytes(const struct dk_model_config *c, struct dk_slice s, uint32_t element_bytes)
 {
-    uint64_t width = s.end - s.begin, block = c->scale_block, in_runs = 0, out_runs = 0;
+    uint64_t width = s.end - s.begin;
 
     if (width == 0)
         return 0;
-    if (block && element_bytes == 1) {
-        in_runs = units_of(c->hidden, block);
-        out_runs = units_of(s.end, block) - s.begin / block;
-    }
-    return 2 * matrix_bytes(units_of(width, PANEL_ROWS), c->hidden, in_runs, element_bytes) +
-           matrix_bytes(units_of(c->hidden, PANEL_ROWS), width, out_runs, element_bytes);
+    return matrix_bytes(units_of(width, PANEL_ROWS), c->hidden, units_of(c->hidden, RUN_COLS), element_bytes) +
+           matrix_bytes(units_of(c->hidden, 2 * PANEL_ROWS), width, units_of(s.end, RUN_COLS) - s.begin / RUN_COLS,
+                        element_bytes);
 }
 
 uint64_t dk_plan_duck_bytes(const struct dk_model_config *c, uint32_t multiple_of, uint32_t ducks, uint32_t index,

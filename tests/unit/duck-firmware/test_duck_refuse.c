@@ -14,7 +14,7 @@ Test(duck_refuse, bytes_that_are_no_request)
 {
     struct refuse_bench b;
     struct request q;
-    uint8_t *message, *part;
+    uint8_t *message, *part = NULL;
     size_t bytes;
 
     refuse_open(&b);
@@ -51,7 +51,7 @@ Test(duck_refuse, rows_at_an_odd_address)
     refuse_open(&b);
     for (int moe = 0; moe < 2; moe++) {
         size_t rows = (ROWS * HIDDEN + (moe ? 2 * ROWS * TOP_K : 0)) * sizeof(float), header;
-        uint8_t *message;
+        uint8_t *message = NULL;
         struct request q;
 
         request_forward(&q, moe ? &b.moe : &b.dense, moe, EPOCH, moe ? MOE_LAYER : DENSE_LAYER, ROWS, TOP_K);

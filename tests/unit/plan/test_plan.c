@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "kernel/kernel.h"
 #include "plan/plan.h"
 
 static uint32_t units(uint32_t count, uint32_t unit)
@@ -123,29 +124,34 @@ Test(plan, bytes_of_experts)
     uint64_t scales = 48ull * 128 * (2 * (768 / 32) * (2048 / 128) + (2048 / 32) * (768 / 128)) * 4;
 
     cr_expect_eq(dk_plan_duck_bytes(&c, 128, 1, 0, 1), elements + scales);
-    cr_expect_eq(dk_plan_duck_bytes(&c, 128, 1, 0, 2), 2 * elements, "bf16 has no scales");
-    cr_expect_eq(dk_plan_duck_bytes(&c, 128, 1, 0, 4), 4 * elements);
     for (uint32_t i = 0; i < 6; i++)
         sum += dk_plan_duck_bytes(&c, 128, 6, i, 1);
     cr_expect_eq(sum, elements + scales, "slices at block borders cost nothing more");
     cr_expect_eq(dk_plan_duck_bytes(&c, 768, 2, 1, 1), 0, "an empty slice");
 }
 
-Test(plan, bytes_of_slices_that_cut_scale_blocks)
+/* What the plan counts is what the kernels' matrices take, for every type and slice. */
+Test(plan, bytes_are_those_of_the_kernels)
 {
-    struct dk_model_config c = experts();
+    static const enum dk_dtype types[] = {DK_F8_E4M3, DK_BF16, DK_F32};
+    static const uint32_t hidden[] = {32, 100, 128, 160, 576}, widths[] = {32, 50, 192, 320};
 
-    /* [0, 96) touches one block of down's columns, [96, 192) two */
-    cr_expect_eq(dk_plan_duck_bytes(&c, 96, 8, 0, 1), 48ull * 128 * (3 * 96 * 2048 + (2 * 3 * 16 + 64 * 1) * 4));
-    cr_expect_eq(dk_plan_duck_bytes(&c, 96, 8, 1, 1), 48ull * 128 * (3 * 96 * 2048 + (2 * 3 * 16 + 64 * 2) * 4));
-}
+    for (uint32_t h = 0; h < 5; h++)
+        for (uint32_t w = 0; w < 4; w++)
+            for (uint32_t t = 0; t < 3; t++)
+                for (uint32_t i = 0; i < 3; i++) {
+                    struct dk_model_config c = {.hidden = hidden[h], .layers = 1, .intermediate = widths[w]};
+                    struct dk_slice s;
+                    struct dk_ffn f;
 
-Test(plan, bytes_of_partial_panels)
-{
-    struct dk_model_config c = {.hidden = 100, .layers = 2, .intermediate = 50};
-
-    /* gate, up: 2 panels each of 100 columns; down: 4 panels of 50 columns */
-    cr_expect_eq(dk_plan_duck_bytes(&c, 32, 1, 0, 2), 2ull * (2 * 2 * 32 * 100 + 4 * 32 * 50) * 2);
+                    cr_assert_eq(dk_plan_slice(widths[w], 32, 3, i, &s, NULL), 0);
+                    if (s.begin == s.end)
+                        continue;
+                    cr_assert_eq(dk_ffn_alloc(&f, types[t], c.hidden, s.end - s.begin, s.begin, t == 0), 0);
+                    cr_expect_eq(dk_plan_duck_bytes(&c, 32, 3, i, (uint32_t)dk_dtype_bytes(types[t])), dk_ffn_bytes(&f),
+                                 "hidden %u width %u type %u slice %u", c.hidden, widths[w], t, i);
+                    dk_ffn_free(&f);
+                }
 }
 
 Test(plan, bytes_of_mixed_layers)
