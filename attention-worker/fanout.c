@@ -131,15 +131,11 @@ int fanout_on_event(struct fanout *f, const struct dk_transport_event *event, st
     return 0;
 }
 
-int fanout_check(const struct fanout *f, struct dk_err *err)
+int fanout_check(const struct fanout *f, uint64_t changed, struct dk_err *err)
 {
-    for (uint32_t s = 0; f->running && s < f->plan->slot_count; s++) {
-        const struct plan_slot *p = &f->plan->slots[s];
-        const struct worker_link *link = worker_links_find(f->links, p->member_index, p->instance);
-
-        if (f->slots[s].asked && !f->slots[s].answered && (!link || link->peer != f->slots[s].peer))
-            return dk_err_set(err, -EHOSTDOWN, "layer %u: duck %s has left", f->layer, p->duck);
-    }
+    for (uint32_t s = 0; f->running && s < f->plan->slot_count; s++)
+        if (f->slots[s].asked && !f->slots[s].answered && (changed >> f->plan->slots[s].member_index & 1))
+            return dk_err_set(err, -EHOSTDOWN, "layer %u: duck %s has left", f->layer, f->plan->slots[s].duck);
     return 0;
 }
 

@@ -41,8 +41,9 @@ int fanout_begin(struct fanout *f, uint32_t layer, uint32_t rows, const float *x
  * taken event with data is given back by the fan-out); negative: the fan-out has failed, err says why. */
 int fanout_on_event(struct fanout *f, const struct dk_transport_event *event, struct dk_arena *arena, bool *taken,
                     struct dk_err *err);
-/* After links have changed: -EHOSTDOWN if a duck that was asked can no longer answer, err names it. */
-int fanout_check(const struct fanout *f, struct dk_err *err);
+/* After links have changed (member indexes as bits): -EHOSTDOWN if a duck that was asked can no longer answer, err
+ * names it. */
+int fanout_check(const struct fanout *f, uint64_t changed, struct dk_err *err);
 /* y [rows][hidden] = partial sums added in slot order; gives the events back. */
 void fanout_sum(struct fanout *f, float *y);
 /* Forgets the running one: its peers are made anew, because the transport may still read the rows. */

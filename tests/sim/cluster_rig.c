@@ -123,15 +123,18 @@ void cluster_close(struct cluster *c)
     dk_sim_clock_set(NULL, NULL);
 }
 
+/* A heartbeat's reply, as often as the duck is polled: the same again changes nothing. */
 static void duck_follow(struct cluster *c, uint32_t i)
 {
     struct cluster_duck *d = &c->ducks[i];
-    struct duck_link_order order = {.present = true,
-                                    .worker = c->worker.identity.own,
-                                    .own = d->own,
-                                    .mtu = c->worker.identity.mtu,
-                                    .member_index = i};
+    struct duck_link_order order;
 
+    memset(&order, 0, sizeof order); /* orders are compared with their padding */
+    order.present = true;
+    order.worker = c->worker.identity.own;
+    order.own = d->own;
+    order.mtu = c->worker.identity.mtu;
+    order.member_index = i;
     dk_text_copy(order.socket_path, sizeof order.socket_path, c->worker.links.link[i].socket_path);
     duck_link_follow(&d->link, &d->endpoint, DK_PORT_VIRTIO_USER, c->options.node.dead_after_ms, &order);
 }
@@ -185,7 +188,7 @@ static bool duck_poll(struct cluster *c, uint32_t i)
     struct dk_transport_event event;
     bool worked = dk_endpoint_poll(&d->endpoint, c->now_us);
 
-    if (!d->link.peer_up && c->worker.links.link[i].port_up)
+    if (c->worker.links.link[i].port_up)
         duck_follow(c, i);
     while (d->up && d->endpoint.transport &&
            (dk_transport_event(d->endpoint.transport, &event), event.type != DK_EVENT_NONE)) {

@@ -23,3 +23,7 @@ if(DUCK_SANITIZE)
   target_compile_options(duck_flags INTERFACE -fsanitize=${DUCK_SANITIZE} -fno-sanitize-recover=all)
   target_link_options(duck_flags INTERFACE -fsanitize=${DUCK_SANITIZE})
 endif()
+option(DUCK_FUZZ "Build the fuzz targets with libFuzzer (needs clang)" OFF)
+if(DUCK_FUZZ)   # the libraries must be instrumented too, or the fuzzer sees nothing
+  target_compile_options(duck_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()

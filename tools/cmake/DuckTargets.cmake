@@ -52,7 +52,6 @@ endfunction()
 
 # duck_fuzz(fuzz_packet SOURCES fuzz_packet.c USES lib::transport [MUTATIONS n]): a decoder's fuzz target. As a test it replays
 # tests/fuzz/corpus/<name> and seeded mutations of it; with -DDUCK_FUZZ=ON (clang) it is a libFuzzer program.
-option(DUCK_FUZZ "Build the fuzz targets with libFuzzer (needs clang)" OFF)
 function(duck_fuzz name)
   cmake_parse_arguments(A "" "MUTATIONS" "SOURCES;USES" ${ARGN})
   if(NOT A_MUTATIONS)

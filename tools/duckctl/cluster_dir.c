@@ -16,6 +16,8 @@
 #include "duckctl/duckctl.h"
 #include "duckctl/namespaces.h"
 
+#define LOCK_NAME "up.lock"
+
 int cluster_dir_name(struct cluster_dir *d, const char *name, struct dk_err *err)
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR");
@@ -50,7 +52,7 @@ static int base_create(const struct cluster_dir *d, struct dk_err *err)
     return 0;
 }
 
-static void remove_contents(const char *path)
+static void remove_contents(const char *path, const char *but)
 {
     DIR *dir = opendir(path);
     struct dirent *e;
@@ -58,11 +60,11 @@ static void remove_contents(const char *path)
     while (dir && (e = readdir(dir))) {
         char file[400];
 
-        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..") || (but && !strcmp(e->d_name, but)))
             continue;
         snprintf(file, sizeof file, "%s/%s", path, e->d_name);
         if (unlink(file) < 0 && errno == EISDIR) {
-            remove_contents(file);
+            remove_contents(file, NULL);
             rmdir(file);
         }
     }
@@ -72,9 +74,26 @@ static void remove_contents(const char *path)
 
 void cluster_dir_remove(const struct cluster_dir *d)
 {
-    remove_contents(d->path);
+    remove_contents(d->path, NULL);
     rmdir(d->path);
     rmdir(d->base); /* goes only when it is empty */
+}
+
+/* A file of its own: the cluster's programs lock the folder itself. -EEXIST: another `up` has it, or has just removed
+ * the folder with it. */
+static int lock_take(const struct cluster_dir *d, int *lock, struct dk_err *err)
+{
+    char path[96];
+    struct stat st;
+
+    snprintf(path, sizeof path, "%s/" LOCK_NAME, d->path);
+    *lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (*lock < 0)
+        return dk_err_set(err, -errno, "%s: %s", path, strerror(errno));
+    if (flock(*lock, LOCK_EX | LOCK_NB) == 0 && fstat(*lock, &st) == 0 && st.st_nlink)
+        return 0;
+    close(*lock);
+    return dk_err_set(err, -EEXIST, "cluster '%s' is being started by another duckctl", d->name);
 }
 
 int cluster_dir_create(struct cluster_dir *d, int *lock, struct dk_err *err)
@@ -86,13 +105,9 @@ int cluster_dir_create(struct cluster_dir *d, int *lock, struct dk_err *err)
         return rc;
     if (mkdir(d->path, 0700) < 0 && errno != EEXIST)
         return dk_err_set(err, -errno, "%s: %s", d->path, strerror(errno));
-    *lock = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (*lock < 0)
-        return dk_err_set(err, -errno, "%s: %s", d->path, strerror(errno));
-    if (flock(*lock, LOCK_EX | LOCK_NB) < 0) {
-        close(*lock);
-        return dk_err_set(err, -EEXIST, "cluster '%s' is being started by another duckctl", d->name);
-    }
+    rc = lock_take(d, lock, err);
+    if (rc < 0)
+        return rc;
     rc = cluster_record_read(d, &r, err);
     if (rc < 0 && rc != -ENOENT) {
         close(*lock);
@@ -108,7 +123,7 @@ int cluster_dir_create(struct cluster_dir *d, int *lock, struct dk_err *err)
         }
     if (r.namespaces)
         namespaces_remove(r.network, r.namespaces);
-    remove_contents(d->path);
+    remove_contents(d->path, LOCK_NAME);
     return 0;
 }
 

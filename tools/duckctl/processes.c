@@ -5,6 +5,7 @@
 #include <libgen.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -37,7 +38,7 @@ static int program_path(const char *program, char *out, size_t size, struct dk_e
 }
 
 /* In the child: never returns. */
-static void become(const char *const *argv, const char *log)
+static void become(const char *const *argv, const char *log, const char *dir)
 {
     int out = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600), in = open("/dev/null", O_RDONLY);
 
@@ -47,6 +48,8 @@ static void become(const char *const *argv, const char *log)
     dup2(out, 2);
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
+    /* DPDK makes its folder there: its own choice is left behind, and for ordinary users may be another user's. */
+    setenv("RUNTIME_DIRECTORY", dir, 1);
     execvp(argv[0], (char *const *)(uintptr_t)argv);
     dprintf(2, "%s: %s\n", argv[0], strerror(errno));
     _exit(127);
@@ -82,7 +85,7 @@ int process_start(const struct cluster_dir *d, struct cluster_record *r, const c
     if (p->pid < 0)
         return dk_err_set(err, -errno, "%s: %s", program, strerror(errno));
     if (p->pid == 0)
-        become(full, log);
+        become(full, log, d->path);
     p->started = cluster_process_started(p->pid);
     r->process_count++;
     return 0;

@@ -49,6 +49,7 @@ static int local_open(const char *name, struct dk_rpc_client **client, struct dk
     /* It may have been started again by hand. */
     ended = !record.process_count || !cluster_process_alive(&record.processes[0]);
     rc = dial(record.url, ended ? PROBE_ENDED_MS : PROBE_MS, client, err);
+    ended = !record.process_count || !cluster_process_alive(&record.processes[0]);
     if (ended && (rc == -ECONNREFUSED || rc == -ETIMEDOUT))
         dk_err_set(err, rc,
                    "the coordinator of cluster '%s' has ended; %s/coordinator.log tells why, and `duckctl local down "

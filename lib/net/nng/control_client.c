@@ -2,6 +2,11 @@
 /* The client of the control plane: one NNG REQ socket whose dialer connects in the background, and a context with its
  * aio for each outstanding call. NNG sends a request again by itself when its connection is lost.
  *
+ * In NNG 1.5 a dialer gives up for good when the server leaves before the greetings are exchanged, as one that ends or
+ * is killed does to the connections in its backlog (github.com/nanomsg/nng/issues/1518; the write ends with EPIPE,
+ * which the dialer takes for its own closing). So a watch looks at it, and a dialer that has no connection for two
+ * looks in a row is replaced. Calls do not notice: they belong to the socket.
+ *
  * A call is sending (until a connection takes the request), then receiving, then done; its aio's callback moves it on.
  * Finished calls go to a pool and are used again, because an aio cannot be freed inside its own callback. The mutex
  * guards the lists and `closing`, and is held while an operation is started: so close() either forbids it or finds
@@ -15,12 +20,14 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 
 #define RECONNECT_LEAST_MS 10
 #define RECONNECT_MOST_MS  250
 /* A request goes out again at once when its connection is lost. This timer only serves requests that were lost on a
  * living connection, which does not happen with our server: it is long, because each repeat takes a slot there. */
 #define RESEND_MS 60000
+#define WATCH_MS  1000
 
 struct call {
     struct dk_control_client *client;
@@ -35,19 +42,61 @@ struct call {
 
 struct dk_control_client {
     nng_socket socket;
+    nng_dialer dialer; /* the watch's, once that runs */
+    nng_aio *watch;
+    bool was_connected; /* at the watch's last look */
     pthread_mutex_t lock;
     pthread_cond_t none_active;
     struct call *active, *idle;
     bool closing;
-    bool connected; /* atomic: a connection stands now */
+    int connected; /* atomic: the id of the connection that stands now; 0: none */
+    char url[];
 };
 
 static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *arg)
 {
     struct dk_control_client *c = arg;
+    int id = nng_pipe_id(pipe);
 
-    (void)pipe;
-    __atomic_store_n(&c->connected, event == NNG_PIPE_EV_ADD_POST, __ATOMIC_RELEASE);
+    if (event == NNG_PIPE_EV_ADD_POST)
+        __atomic_store_n(&c->connected, id, __ATOMIC_RELEASE);
+    else
+        __atomic_compare_exchange_n(&c->connected, &id, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
+/* A new dialer, which starts at once. NNG's error number. */
+static int dialer_start(struct dk_control_client *c)
+{
+    int rv;
+
+    rv = nng_dialer_create(&c->dialer, c->socket, c->url);
+    if (rv)
+        return rv;
+    if (strncmp(c->url, "tcp://", 6) || (!(rv = nng_dialer_set_bool(c->dialer, NNG_OPT_TCP_NODELAY, true)) &&
+                                         !(rv = nng_dialer_set_bool(c->dialer, NNG_OPT_TCP_KEEPALIVE, true))))
+        rv = nng_dialer_start(c->dialer, NNG_FLAG_NONBLOCK);
+    if (rv)
+        nng_dialer_close(c->dialer);
+    return rv;
+}
+
+static void watch_done(void *arg)
+{
+    struct dk_control_client *c = arg;
+    bool connected = __atomic_load_n(&c->connected, __ATOMIC_ACQUIRE);
+    int rv;
+
+    if (nng_aio_result(c->watch))
+        return; /* closing */
+    if (!connected && !c->was_connected) {
+        nng_dialer_close(c->dialer);
+        rv = dialer_start(c); /* when it fails, the next look tries again */
+        if (rv)
+            dk_log(DK_LOG_WARN, "control.redial", "url=%s reason=\"%s\"", c->url, nng_strerror(rv));
+        connected = true; /* two looks for this one, too */
+    }
+    c->was_connected = connected;
+    nng_sleep_aio(WATCH_MS, c->watch);
 }
 
 /* Milliseconds until the deadline, as an aio takes them: 0 would mean "fail at once", less than 0 "never". */
@@ -126,15 +175,16 @@ static void call_free(struct call *call)
 int control_dial(const char *url, struct dk_control_client **out, struct dk_err *err)
 {
     struct dk_control_client *c;
-    nng_dialer dialer;
     int rc, rv;
 
     rc = control_url_check(url, err);
     if (rc < 0)
         return rc;
-    c = calloc(1, sizeof *c);
+    c = calloc(1, sizeof *c + strlen(url) + 1);
     if (!c)
         return dk_err_set(err, -ENOMEM, "%s: no memory for the client", url);
+    memcpy(c->url, url, strlen(url) + 1);
+    c->was_connected = true;
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->none_active, NULL);
     rv = nng_req0_open(&c->socket);
@@ -150,13 +200,9 @@ int control_dial(const char *url, struct dk_control_client **out, struct dk_err 
         (rv = nng_socket_set_ms(c->socket, NNG_OPT_RECONNMAXT, RECONNECT_MOST_MS)) ||
         (rv = nng_pipe_notify(c->socket, NNG_PIPE_EV_ADD_POST, on_pipe, c)) ||
         (rv = nng_pipe_notify(c->socket, NNG_PIPE_EV_REM_POST, on_pipe, c)) ||
-        (rv = nng_dialer_create(&dialer, c->socket, url)))
+        (rv = nng_aio_alloc(&c->watch, watch_done, c)) || (rv = dialer_start(c)))
         goto fail;
-    if (!strncmp(url, "tcp://", 6) && ((rv = nng_dialer_set_bool(dialer, NNG_OPT_TCP_NODELAY, true)) ||
-                                       (rv = nng_dialer_set_bool(dialer, NNG_OPT_TCP_KEEPALIVE, true))))
-        goto fail;
-    if ((rv = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK)))
-        goto fail;
+    nng_sleep_aio(WATCH_MS, c->watch);
     *out = c;
     return 0;
 
@@ -177,6 +223,8 @@ void control_client_close(struct dk_control_client *c)
         pthread_cond_wait(&c->none_active, &c->lock);
     pthread_mutex_unlock(&c->lock);
 
+    if (c->watch)
+        nng_aio_stop(c->watch);
     nng_pipe_notify(c->socket, NNG_PIPE_EV_ADD_POST, NULL, NULL);
     nng_pipe_notify(c->socket, NNG_PIPE_EV_REM_POST, NULL, NULL);
     control_socket_close(c->socket);
@@ -186,6 +234,8 @@ void control_client_close(struct dk_control_client *c)
         c->idle = call->next;
         call_free(call);
     }
+    if (c->watch)
+        nng_aio_free(c->watch);
     pthread_cond_destroy(&c->none_active);
     pthread_mutex_destroy(&c->lock);
     free(c);

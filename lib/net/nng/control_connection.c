@@ -10,6 +10,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#define READS_MAX 64 /* then the other connections have their turn */
+
 struct outgoing {
     struct outgoing *next;
     size_t bytes, sent;
@@ -62,7 +64,7 @@ void connection_free(struct connection *c)
 
 int connection_read(struct connection *c, struct frame_request *out)
 {
-    for (;;) {
+    for (int i = 0; i < READS_MAX; i++) {
         uint8_t *at;
         size_t room;
         ssize_t n;
@@ -82,6 +84,7 @@ int connection_read(struct connection *c, struct frame_request *out)
         if (rc)
             return rc;
     }
+    return 0;
 }
 
 void connection_send(struct connection *c, const uint8_t *trace, size_t trace_bytes, const uint8_t *data, size_t bytes)

@@ -25,7 +25,8 @@ struct connection *connection_new(int fd, bool ipc, uint64_t now_us);
 void connection_shut(struct connection *c); /* closes; what was to be sent is dropped */
 void connection_free(struct connection *c); /* after connection_shut */
 
-/* Takes bytes in until a request is complete (1: it is in *out), nothing more is there (0), or the connection has
+/* Takes bytes in until a request is complete (1: it is in *out), nothing more is there or it is another
+ * connection's turn (0), or the connection has
  * ended or must end (a negative errno). */
 int connection_read(struct connection *c, struct frame_request *out);
 /* Sends a reply or queues what does not fit now. Copies. */

@@ -14,8 +14,8 @@
 
 enum {
     FRAME_GREETING_BYTES = 8,
-    FRAME_HEAD_MAX = 9,       /* of a message: what stands before its body */
-    FRAME_TRACE_MAX = 4 * 8,  /* one word for the client and seven for devices between, as in NNG */
+    FRAME_HEAD_MAX = 9,      /* of a message: what stands before its body */
+    FRAME_TRACE_MAX = 4 * 8, /* one word for the client and seven for devices between, as in NNG */
 };
 
 extern const uint8_t frame_greeting[FRAME_GREETING_BYTES]; /* the server's own */

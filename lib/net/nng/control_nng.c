@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NNG's back end of the control plane: what server and client share.
+/* NNG's back end of the control plane: the table of its functions, addresses, and the closing of a socket.
  *
  * Closing a socket in NNG 1.5 can hang: when a connection is closed between the arrival of a message's length and the
  * callback that goes on to read its body, that callback's next read is refused without an end, and NNG's one
@@ -66,9 +66,10 @@ int control_url_check(const char *url, struct dk_err *err)
 
     if (!strncmp(url, "tcp://", 6)) {
         const char *port = strrchr(url + 6, ':');
+        size_t digits = port ? strspn(port + 1, "0123456789") : 0;
+        unsigned long number = digits >= 1 && digits <= 5 && !port[1 + digits] ? strtoul(port + 1, NULL, 10) : 0;
 
-        if (!port || strspn(port + 1, "0123456789") != strlen(port + 1) || strlen(port + 1) < 1 ||
-            strlen(port + 1) > 5 || atoi(port + 1) > 65535)
+        if (number < 1 || number > 65535)
             return dk_err_set(
                 err, -EINVAL,
                 "%s: a tcp address is tcp://HOST:PORT with a port from 1 to 65535, for example tcp://127.0.0.1:7717",
@@ -131,6 +132,7 @@ void control_socket_close(nng_socket socket)
     pthread_condattr_t monotonic;
     struct timespec until;
     pthread_t thread;
+    long wait_ms;
     bool done;
 
     usleep(CLOSE_SETTLE_US);
@@ -151,7 +153,8 @@ void control_socket_close(nng_socket socket)
     }
     pthread_detach(thread);
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (__atomic_load_n(&stuck_before, __ATOMIC_RELAXED) ? CLOSE_WAIT_MS / 20 : CLOSE_WAIT_MS) * 1000000l;
+    wait_ms = __atomic_load_n(&stuck_before, __ATOMIC_RELAXED) ? CLOSE_WAIT_MS / 20 : CLOSE_WAIT_MS;
+    until.tv_nsec += wait_ms * 1000000l;
     until.tv_sec += until.tv_nsec / 1000000000l;
     until.tv_nsec %= 1000000000l;
     pthread_mutex_lock(&c->lock);

@@ -6,7 +6,7 @@
 
 #include "net/net.h"
 
-/* Shared by control_server.c and control_client.c. */
+/* The parts of this back end: control_server.c listens, control_client.c dials with NNG. */
 
 int control_listen(const char *url, uint32_t parallel, dk_control_on_request *on_request, void *ctx,
                    struct dk_control_server **out, struct dk_err *err);

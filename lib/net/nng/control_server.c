@@ -30,7 +30,8 @@
 #define GREETING_MS     10000 /* a connection that is silent for so long at its start is closed */
 #define SWEEP_MS        1000
 #define ACCEPT_BURST    64
-#define ACCEPT_PAUSE_MS 100 /* when there is no descriptor or memory for another connection */
+#define COMPLAINT_MS    1000 /* no more often is a bad client reported */
+#define ACCEPT_PAUSE_MS 100  /* when there is no descriptor or memory for another connection */
 
 struct dk_control_request {
     struct dk_control_server *server;
@@ -57,7 +58,7 @@ struct dk_control_server {
     struct pollfd *polled; /* [2 + connection_room]: wake_fd, the listener, the connections in their order */
     size_t connection_count, connection_room;
     uint64_t waiting_count; /* ever */
-    uint64_t accept_from_us;
+    uint64_t accept_from_us, complain_from_us;
     struct dk_control_request slots[];
 };
 
@@ -235,8 +236,10 @@ static bool connection_serve(struct dk_control_server *s, struct connection *c, 
         return p->revents & (POLLHUP | POLLERR); /* nobody is there any more for whom to go on */
     if (p->revents) {
         rc = connection_read(c, &frame);
-        if (rc == -EPROTO || rc == -EMSGSIZE || rc == -ENOMEM)
+        if ((rc == -EPROTO || rc == -EMSGSIZE || rc == -ENOMEM) && now_us >= s->complain_from_us) {
+            s->complain_from_us = now_us + COMPLAINT_MS * 1000ull;
             dk_log(DK_LOG_WARN, "control.bad_client", "reason=\"%s\"", strerror(-rc));
+        }
         if (rc < 0)
             return true;
         if (rc)
