@@ -99,7 +99,7 @@ def one_expert():
     print("expert %d of layer 2, chosen %d times: %s -> %s" % (expert, used[expert], prompt["greedy_text"], changed))
 
 
-#answers()
-#mistakes()
+answers()
+mistakes()
 interrupted()
 one_expert()

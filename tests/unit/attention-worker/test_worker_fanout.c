@@ -310,11 +310,11 @@ Test(worker_fanout, a_duck_that_is_not_there_is_named)
     fanout_abort(&b.f);
     b.plan.slots[1].instance--;
     cr_assert_eq(begin(&b, 0), 0, "%s", b.err.text);
-    cr_assert_eq(fanout_check(&b.f, &b.err), 0);
+    cr_assert_eq(fanout_check(&b.f, (uint64_t)1 << 40, &b.err), 0, "a link that is not of the plan");
     b.c.ducks[1].away = true;
     cluster_follow(&b.c);
     cluster_poll(&b.c); /* the link goes: the transport tells nobody of what was outstanding */
-    cr_assert_eq(fanout_check(&b.f, &b.err), -EHOSTDOWN);
+    cr_assert_eq(fanout_check(&b.f, (uint64_t)1 << b.plan.slots[1].member_index, &b.err), -EHOSTDOWN);
     cr_assert(strstr(b.err.text, "duck-1"), "%s", b.err.text);
     bench_close(&b);
 }
