@@ -3,16 +3,15 @@
  * alone, so that going back after a lost link sends the same pieces again, which a duck takes twice without harm. */
 #include "attention-worker/loader.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "attention-worker/expert_source.h"
 #include "base/log.h"
 #include "plan/plan.h"
 #include "wire/wire.h"
 
 #define PIECE_BYTES_MAX ((size_t)4 << 20)
-#define SCALE_BLOCK     128u
 
 static int fail(struct loader *l, int rc)
 {
@@ -22,115 +21,12 @@ static int fail(struct loader *l, int rc)
     return rc;
 }
 
-static uint32_t layer_width(const struct loader *l, uint32_t layer)
-{
-    const struct dk_model_config *c = &l->model->config;
-
-    return c->layer_is_moe[layer] ? c->moe_intermediate : c->intermediate;
-}
-
-static uint32_t layer_experts(const struct loader *l, uint32_t layer)
-{
-    return l->model->config.layer_is_moe[layer] ? l->model->config.experts : 1;
-}
-
 static struct dk_slice layer_slice(const struct loader *l, uint32_t layer, uint32_t slot)
 {
     struct dk_slice s = {0};
 
-    dk_plan_slice(layer_width(l, layer), l->plan.multiple_of, l->plan.slot_count, slot, &s, NULL);
+    dk_plan_slice(expert_layer_width(l->model, layer), l->plan.multiple_of, l->plan.slot_count, slot, &s, NULL);
     return s;
-}
-
-/* ---- gathering one expert's rows from the checkpoint */
-
-/* gate, up and down of one expert, and their scales (NULL without). */
-struct expert_tensors {
-    const struct dk_tensor *weight[3], *scale[3];
-};
-
-static int expert_tensors(struct loader *l, uint32_t layer, uint32_t expert, struct expert_tensors *t)
-{
-    static const char *const names[3] = {"gate_proj", "up_proj", "down_proj"};
-    const struct dk_model_config *c = &l->model->config;
-    uint32_t width = layer_width(l, layer);
-
-    for (int i = 0; i < 3; i++) {
-        char name[160];
-        int rc;
-
-        if (c->layer_is_moe[layer])
-            snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.%s.weight", layer, expert, names[i]);
-        else
-            snprintf(name, sizeof name, "model.layers.%u.mlp.%s.weight", layer, names[i]);
-        rc = dk_checkpoint_get_weight(l->model->checkpoint, name, i == 2 ? c->hidden : width,
-                                      i == 2 ? width : c->hidden, &t->weight[i], &t->scale[i], &l->err);
-        if (rc < 0)
-            return rc;
-        if (t->weight[i]->type != t->weight[0]->type)
-            return dk_err_set(&l->err, -ENOTSUP, "%s: %s is %s, gate_proj is %s; one type per expert is supported",
-                              t->weight[i]->file, name, dk_dtype_name(t->weight[i]->type),
-                              dk_dtype_name(t->weight[0]->type));
-    }
-    return 0;
-}
-
-/* Type on the wire of a stored type: float16 is widened. */
-static enum dk_dtype wire_type(enum dk_dtype stored)
-{
-    return stored == DK_F16 ? DK_F32 : stored;
-}
-
-/* Copies `count` elements, widening float16; returns the end of what was written. */
-static uint8_t *put(uint8_t *to, const struct dk_tensor *t, uint64_t first, uint64_t count)
-{
-    size_t each = dk_dtype_bytes(t->type);
-
-    if (t->type != DK_F16) {
-        memcpy(to, t->data + first * each, count * each);
-        return to + count * each;
-    }
-    for (uint64_t i = 0; i < count; i++) {
-        float f;
-
-        dk_widen(&f, t->data + (first + i) * each, DK_F16, 1);
-        memcpy(to + i * sizeof f, &f, sizeof f);
-    }
-    return to + count * sizeof(float);
-}
-
-static uint8_t *put_scales(uint8_t *to, const struct dk_tensor *t, uint32_t row, uint32_t rows, uint32_t col,
-                           uint32_t cols)
-{
-    size_t each = dk_dtype_bytes(t->type);
-
-    for (uint32_t r = row; r < row + rows; r++)
-        for (uint32_t c = col; c < col + cols; c++) {
-            float f;
-
-            dk_widen(&f, t->data + (r * t->shape[1] + c) * each, t->type, 1);
-            memcpy(to, &f, sizeof f);
-            to += sizeof f;
-        }
-    return to;
-}
-
-/* Rows [begin, end) of the intermediate dimension, in the order that proto/attention_duck.proto gives. */
-static uint8_t *put_expert(uint8_t *to, const struct expert_tensors *t, uint32_t hidden, uint32_t begin, uint32_t end)
-{
-    uint64_t width = t->weight[2]->shape[1];
-    uint32_t block = begin / SCALE_BLOCK, blocks = (end + SCALE_BLOCK - 1) / SCALE_BLOCK - block;
-    uint32_t hidden_blocks = (hidden + SCALE_BLOCK - 1) / SCALE_BLOCK;
-
-    for (int i = 0; i < 2; i++)
-        to = put(to, t->weight[i], (uint64_t)begin * hidden, (uint64_t)(end - begin) * hidden);
-    for (uint32_t r = 0; r < hidden; r++)
-        to = put(to, t->weight[2], r * width + begin, end - begin);
-    if (!t->scale[0])
-        return to;
-    for (int i = 0; i < 2; i++)
-        to = put_scales(to, t->scale[i], block, blocks, 0, hidden_blocks);
-    return put_scales(to, t->scale[2], 0, hidden_blocks, block, blocks);
 }
 
 /* ---- pieces */
@@ -140,19 +36,12 @@ struct piece_place {
     uint32_t row_begin, row_end;              /* of the slice */
 };
 
-static size_t scale_bytes(uint32_t hidden, uint32_t begin, uint32_t end)
-{
-    uint32_t blocks = (end + SCALE_BLOCK - 1) / SCALE_BLOCK - begin / SCALE_BLOCK;
-
-    return (size_t)3 * blocks * ((hidden + SCALE_BLOCK - 1) / SCALE_BLOCK) * sizeof(float);
-}
-
 /* The cursor's place with as much as a piece may carry: several whole experts, or some rows of one. */
 static struct piece_place next_place(const struct loader *l, const struct loader_slot *s, struct dk_slice slice,
                                      size_t row_bytes, bool scaled)
 {
     uint32_t hidden = l->model->config.hidden, width = slice.end - slice.begin, rows, experts;
-    size_t whole = row_bytes * width + (scaled ? scale_bytes(hidden, slice.begin, slice.end) : 0);
+    size_t whole = row_bytes * width + (scaled ? expert_scale_bytes(hidden, slice.begin, slice.end) : 0);
     struct piece_place p = {.layer = s->next.layer,
                             .expert_begin = s->next.expert,
                             .expert_end = s->next.expert + 1,
@@ -161,8 +50,8 @@ static struct piece_place next_place(const struct loader *l, const struct loader
 
     if (s->next.row == 0 && whole <= PIECE_BYTES_MAX) {
         experts = (uint32_t)(PIECE_BYTES_MAX / whole);
-        if (experts > layer_experts(l, s->next.layer) - s->next.expert)
-            experts = layer_experts(l, s->next.layer) - s->next.expert;
+        if (experts > expert_layer_count(l->model, s->next.layer) - s->next.expert)
+            experts = expert_layer_count(l->model, s->next.layer) - s->next.expert;
         p.expert_end = s->next.expert + experts;
         return p;
     }
@@ -182,7 +71,7 @@ static void advance(const struct loader *l, uint32_t slot, struct loader_slot *s
     }
     s->next.row = 0;
     s->next.expert = p->expert_end;
-    if (s->next.expert == layer_experts(l, s->next.layer)) {
+    if (s->next.expert == expert_layer_count(l->model, s->next.layer)) {
         s->next.expert = 0;
         s->next.layer++;
     }
@@ -211,21 +100,21 @@ static int pack_header(const struct loader *l, const struct piece_place *p, stru
 
     shape.layer = p->layer;
     shape.hidden_size = l->model->config.hidden;
-    shape.intermediate_size = layer_width(l, p->layer);
+    shape.intermediate_size = expert_layer_width(l->model, p->layer);
     shape.begin = slice.begin;
     shape.end = slice.end;
     shape.type = type == DK_F8_E4M3 ? DK__WEIGHT_TYPE__F8_E4M3
                  : type == DK_BF16  ? DK__WEIGHT_TYPE__BF16
                                     : DK__WEIGHT_TYPE__F32;
     shape.has_scale_block = type == DK_F8_E4M3;
-    shape.scale_block = SCALE_BLOCK;
+    shape.scale_block = EXPERT_SCALE_BLOCK;
     r.plan_epoch = l->plan.epoch;
     r.model_id = l->model->id;
     if (l->model->config.layer_is_moe[p->layer]) {
         moe.shape = &shape;
         moe.piece_begin = p->row_begin;
         moe.piece_end = p->row_end;
-        moe.experts = layer_experts(l, p->layer);
+        moe.experts = expert_layer_count(l->model, p->layer);
         moe.expert_begin = p->expert_begin;
         moe.expert_end = p->expert_end;
         r.op_case = DK__DATA_REQUEST__OP_MOE_INIT;
@@ -259,23 +148,23 @@ static int send_piece(struct loader *l, uint32_t slot, struct loader_piece *piec
     enum dk_dtype type;
     struct iovec parts[2];
     uint8_t *end;
-    int rc = expert_tensors(l, s->next.layer, s->next.expert, &t), header;
+    int rc = expert_tensors_find(l->model, s->next.layer, s->next.expert, &t, &l->err), header;
 
     if (rc < 0)
         return rc;
-    type = wire_type(t.weight[0]->type);
+    type = expert_wire_type(&t);
     p = next_place(l, s, slice, (size_t)3 * hidden * dk_dtype_bytes(type), type == DK_F8_E4M3);
     header = pack_header(l, &p, slice, type, piece->buffer);
     if (header < 0)
         return dk_err_set(&l->err, header, "layer %u: the piece's header does not fit", p.layer);
     end = piece->buffer + DK_DATA_HEADER_MAX;
     for (uint32_t e = p.expert_begin; e < p.expert_end; e++) {
-        rc = expert_tensors(l, p.layer, e, &t);
-        if (rc == 0 && wire_type(t.weight[0]->type) != type)
+        rc = expert_tensors_find(l->model, p.layer, e, &t, &l->err);
+        if (rc == 0 && expert_wire_type(&t) != type)
             rc = dk_err_set(&l->err, -ENOTSUP, "layer %u: experts of different types", p.layer);
         if (rc < 0)
             return rc;
-        end = put_expert(end, &t, hidden, slice.begin + p.row_begin, slice.begin + p.row_end);
+        end = expert_put(end, &t, hidden, slice.begin + p.row_begin, slice.begin + p.row_end);
     }
     parts[0] = (struct iovec){piece->buffer, (size_t)header};
     parts[1] = (struct iovec){piece->buffer + DK_DATA_HEADER_MAX, (size_t)(end - piece->buffer - DK_DATA_HEADER_MAX)};
@@ -300,12 +189,12 @@ static int total_bytes(struct loader *l)
 {
     for (uint32_t layer = 0; layer < l->model->config.layers; layer++) {
         struct expert_tensors t;
-        int rc = expert_tensors(l, layer, 0, &t);
+        int rc = expert_tensors_find(l->model, layer, 0, &t, &l->err);
 
         if (rc < 0)
             return rc;
-        l->bytes_total += (uint64_t)3 * layer_width(l, layer) * l->model->config.hidden * layer_experts(l, layer) *
-                          dk_dtype_bytes(wire_type(t.weight[0]->type));
+        l->bytes_total += (uint64_t)3 * expert_layer_width(l->model, layer) * l->model->config.hidden *
+                          expert_layer_count(l->model, layer) * dk_dtype_bytes(expert_wire_type(&t));
     }
     return 0;
 }

@@ -13,6 +13,7 @@ from model_copy import ModelCopy
 
 MODEL = "qwen3-moe-fp8-tiny"
 QUICKSTART = os.path.join(FIXTURES, "..", "..", "tools", "quickstart")
+SUPPRESSIONS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "dpdk_leaks.supp")
 HANG = 300
 
 
@@ -22,6 +23,7 @@ class Quickstart:
     def __init__(self, *args, build=os.path.dirname(BIN)):
         self.c = Cluster(MODEL)      # never started: its folder, its environment, what was there before
         self.c.name = "quickstart"
+        self.c.env["LSAN_OPTIONS"] = "print_suppressions=0:suppressions=" + SUPPRESSIONS
         self.p = subprocess.Popen([QUICKSTART, *args], cwd="/", env=dict(self.c.env, DUCK_BUILD_DIR=build), text=True,
                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                   start_new_session=True)

@@ -40,16 +40,51 @@ static void place_make(char folder[64], char url[128], const char *scheme)
         fixture_url(url, scheme);
 }
 
+/* The socket address of a url, for raw sockets. */
+struct raw {
+    union {
+        struct sockaddr any;
+        struct sockaddr_in in;
+        struct sockaddr_un un;
+    } address;
+    socklen_t bytes;
+};
+
+static struct raw raw_address(const char *url)
+{
+    struct raw raw;
+
+    memset(&raw, 0, sizeof raw);
+    if (!strncmp(url, "ipc://", 6)) {
+        cr_assert_lt(strlen(url + 6), sizeof raw.address.un.sun_path);
+        raw.address.un.sun_family = AF_UNIX;
+        memcpy(raw.address.un.sun_path, url + 6, strlen(url + 6));
+        raw.bytes = sizeof raw.address.un;
+    } else {
+        raw.address.in.sin_family = AF_INET;
+        raw.address.in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        raw.address.in.sin_port = htons((uint16_t)strtoul(strrchr(url, ':') + 1, NULL, 10));
+        raw.bytes = sizeof raw.address.in;
+    }
+    return raw;
+}
+
 static int connect_raw(const char *url)
 {
-    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct sockaddr_un un = {.sun_family = AF_UNIX};
-    bool ipc = !strncmp(url, "ipc://", 6);
-    int fd = socket(ipc ? AF_UNIX : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct raw raw = raw_address(url);
+    int fd = socket(raw.address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-    in.sin_port = htons((uint16_t)strtoul(strrchr(url, ':') + 1, NULL, 10));
-    snprintf(un.sun_path, sizeof un.sun_path, "%s", url + 6);
-    cr_assert_eq(connect(fd, ipc ? (void *)&un : (void *)&in, ipc ? sizeof un : sizeof in), 0);
+    cr_assert_eq(connect(fd, &raw.address.any, raw.bytes), 0);
+    return fd;
+}
+
+static int bind_raw(const char *url)
+{
+    struct raw raw = raw_address(url);
+    int fd = socket(raw.address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    cr_assert_eq(bind(fd, &raw.address.any, raw.bytes), 0);
     return fd;
 }
 
@@ -183,14 +218,13 @@ static void victim_make(struct victim *v, const char *url)
     v->go = ends[1];
     v->pid = fork();
     cr_assert_geq(v->pid, 0);
-    if (v->pid)
-        goto parent;
-    close(ends[1]);
-    if (read(ends[0], &byte, 1) != 1)
-        _exit(1);
-    for (;;)
-        expect_answer(url);
-parent:
+    if (v->pid == 0) {
+        close(ends[1]);
+        if (read(ends[0], &byte, 1) != 1)
+            _exit(1);
+        for (;;)
+            expect_answer(url);
+    }
     close(ends[0]);
 }
 
@@ -260,33 +294,26 @@ Test(control_storm, calls_on_tcp_survive)
 /* Servers that leave before they greet make NNG's dialer give up; ours must find the next server all the same. */
 static void dialer_survives(const char *scheme)
 {
-    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct sockaddr_un un = {.sun_family = AF_UNIX};
-    bool ipc = !strcmp(scheme, "ipc");
-    int fd = socket(ipc ? AF_UNIX : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
-    struct pollfd waiting = {.fd = fd, .events = POLLIN};
+    struct pollfd waiting = {.events = POLLIN};
     struct dk_control_client *c;
     struct dk_control_server *s;
     char folder[64], url[128];
     struct asked a;
 
     place_make(folder, url, scheme);
-    in.sin_port = htons((uint16_t)strtoul(strrchr(url, ':') + 1, NULL, 10));
-    snprintf(un.sun_path, sizeof un.sun_path, "%s", url + 6);
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    cr_assert_eq(bind(fd, ipc ? (void *)&un : (void *)&in, ipc ? sizeof un : sizeof in), 0);
-    cr_assert_eq(listen(fd, 8), 0);
+    waiting.fd = bind_raw(url);
+    cr_assert_eq(listen(waiting.fd, 8), 0);
     c = dial(url);
     asked_init(&a, 100, 1);
     ask(c, &a);
     for (int i = 0; i < 20 && poll(&waiting, 1, i ? 300 : -1) == 1; i++) { /* until it has given up */
         struct linger at_once = {1, 0};
-        int peer = accept(fd, NULL, NULL);
+        int peer = accept(waiting.fd, NULL, NULL);
 
         setsockopt(peer, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
         close(peer);
     }
-    close(fd);
+    close(waiting.fd);
     s = serve(url); /* a stale file, too */
     outcome_wait(&a.o, 1);
     cr_assert_eq(a.o.rc, 0);
@@ -417,13 +444,10 @@ Test(control_storm, one_of_many_starters_wins)
 
     place_make(folder, url, "ipc");
     for (int round = 0; round < 30; round++) {
-        struct sockaddr_un un = {.sun_family = AF_UNIX};
-        int fd = socket(AF_UNIX, SOCK_STREAM, 0), won = 0;
         struct starter starters[6];
+        int won = 0;
 
-        snprintf(un.sun_path, sizeof un.sun_path, "%s", url + 6);
-        cr_assert_eq(bind(fd, (struct sockaddr *)&un, sizeof un), 0);
-        close(fd);
+        close(bind_raw(url));
         for (int i = 0; i < 6; i++) {
             starters[i] = (struct starter){.url = url};
             cr_assert_eq(pthread_create(&starters[i].thread, NULL, starter_run, &starters[i]), 0);
@@ -437,7 +461,7 @@ Test(control_storm, one_of_many_starters_wins)
         expect_answer(url);
         for (int i = 0; i < 6; i++)
             dk_control_nng.server_close(starters[i].rc == 0 ? starters[i].server : NULL);
-        cr_assert_neq(access(un.sun_path, F_OK), 0);
+        cr_assert_neq(access(url + 6, F_OK), 0);
     }
     cr_assert_eq(rmdir(folder), 0);
 }
