@@ -21,6 +21,7 @@ import numpy as np
 BIN, FIXTURES = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 DTYPES = {"F32": np.float32, "I32": np.int32, "I64": np.int64, "U8": np.uint8, "F8_E4M3": np.uint8, "BF16": np.uint16}
 SKIPPED = 77
+SUPPRESSIONS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "dpdk_leaks.supp")
 numbers = itertools.count()
 
 
@@ -124,6 +125,7 @@ class Cluster:
         self.env = dict(os.environ, XDG_RUNTIME_DIR=self.runtime)
         for sanitizer in ("ASAN", "UBSAN", "TSAN"):     # a finding in any process fails the test
             self.env[sanitizer + "_OPTIONS"] = "log_path=%s/found" % self.runtime
+        self.env["LSAN_OPTIONS"] = "print_suppressions=0:suppressions=" + SUPPRESSIONS
         self.name = "t%d-%d" % (os.getpid() % 100000, next(numbers))
         self.leftovers = Leftovers()
 

@@ -3,7 +3,7 @@
 #define DUCKCTL_H
 
 #include <jansson.h>
-#include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "base/error.h"
@@ -100,8 +100,8 @@ int client_call(struct dk_rpc_client *c, const char *method, const ProtobufCMess
 int wait_until_ready(struct dk_rpc_client *c, bool quiet, int (*alive)(void *ctx, struct dk_err *err), void *ctx,
                      struct dk_err *err);
 
-/* Set by SIGINT and SIGTERM once catch_interrupts was called. */
-extern volatile sig_atomic_t interrupted;
+/* Set by SIGINT and SIGTERM once catch_interrupts was called. Atomic: a signal's handler may run on any thread. */
+extern atomic_int interrupted;
 void catch_interrupts(void);
 
 #endif

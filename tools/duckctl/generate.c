@@ -158,9 +158,8 @@ static void sampling_make(const struct generate_settings *s, Dk__SubmitRequest *
 static int cancel(struct dk_rpc_client *c, uint64_t handle)
 {
     Dk__CancelRequest q = DK__CANCEL_REQUEST__INIT;
-    sig_atomic_t before = interrupted;
     ProtobufCMessage *m;
-    int rc;
+    int before = interrupted, rc;
 
     interrupted = 0;
     q.handle = handle;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,8 @@ const struct verb *const verbs[] = {
     &verb_tokenize, &verb_detokenize, &verb_call,       &verb_describe, &verb_completion, NULL,
 };
 
-volatile sig_atomic_t interrupted;
+_Static_assert(ATOMIC_INT_LOCK_FREE == 2, "a signal handler sets it");
+atomic_int interrupted;
 
 static void on_interrupt(int signal)
 {

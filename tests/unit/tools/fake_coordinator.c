@@ -60,10 +60,26 @@ int fake_calls(struct fake *f, const char *method)
     return calls;
 }
 
+struct dk_rpc_call *fake_take(struct fake *f)
+{
+    struct dk_rpc_call *call = NULL;
+
+    pthread_mutex_lock(&lock);
+    if (f->kept_count) {
+        call = f->kept[0];
+        f->kept_count--;
+        memmove(f->kept, f->kept + 1, (size_t)f->kept_count * sizeof f->kept[0]);
+    }
+    pthread_mutex_unlock(&lock);
+    return call;
+}
+
 void fake_close(struct fake *f)
 {
-    for (int i = 0; i < f->kept_count; i++)
-        dk_rpc_fail(f->kept[i], -ECANCELED, "the test is over");
+    struct dk_rpc_call *call;
+
+    while ((call = fake_take(f)))
+        dk_rpc_fail(call, -ECANCELED, "the test is over");
     dk_rpc_server_close(f->server);
     unlink(f->url + strlen("ipc://"));
 }

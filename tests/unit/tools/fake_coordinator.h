@@ -23,7 +23,10 @@ void fake_open(struct fake *f,
                void (*on_call)(struct fake *f, struct dk_rpc_call *call, const char *method, int number));
 /* Ends the kept calls too. */
 void fake_close(struct fake *f);
+/* Inside on_call: the call is answered later. */
 void fake_keep(struct fake *f, struct dk_rpc_call *call);
+/* Of the kept calls, the first; the caller ends it. */
+struct dk_rpc_call *fake_take(struct fake *f);
 int fake_calls(struct fake *f, const char *method);
 
 #endif
