@@ -15,6 +15,11 @@ static int files_open(void *ctx, const char *dir, struct dk_served_model *out, s
     rc = dk_model_config_load(dir, &out->config, err);
     if (rc == 0)
         rc = dk_generation_config_load(dir, &out->generation, err);
+    for (uint32_t i = 0; rc == 0 && i < out->generation.eos_count; i++)
+        if (out->generation.eos[i] >= out->config.vocab)
+            rc = dk_err_set(err, -EINVAL,
+                            "%s: eos_token_id %u is not in the vocabulary of %u tokens: an answer would never end", dir,
+                            out->generation.eos[i], out->config.vocab);
     if (rc == 0)
         rc = dk_chat_format_detect(dir, out->config.family, &out->chat, err);
     if (rc == 0)

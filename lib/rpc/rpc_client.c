@@ -104,7 +104,7 @@ int dk_rpc_dial(const struct dk_control_ops *plane, const char *url, struct dk_r
     c->plane = plane;
     c->client_id = dk_random_id();
     c->next_request_id = 1;
-    strcpy(c->url, url);
+    memcpy(c->url, url, strlen(url) + 1);
     rc = plane->dial(url, &c->control, err);
     if (rc < 0) {
         free(c);

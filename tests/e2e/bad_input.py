@@ -92,6 +92,7 @@ SEEN_AT_ONCE = [
     (text("generation_config.json", "{"), BAD, "generation_config.json"),
     (field("generation_config.json", lambda g: g.update(temperature="hot")), BAD, "generation_config.json",
      'temperature is "hot"'),
+    (field("generation_config.json", lambda g: g.update(eos_token_id=5000)), BAD, "eos_token_id 5000", "1024"),
     (remove("tokenizer.json"), MISSING, "tokenizer.json"),
     (cut("tokenizer.json", -100), BAD, "tokenizer.json", "line"),
     (field("tokenizer.json", lambda t: t["model"].update(type="WordPiece")), UNKNOWN, "tokenizer.json", "WordPiece"),
