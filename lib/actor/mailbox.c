@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A Concurrency Kit ring: producers claim a slot with a compare-and-swap, the consumer takes slots in order.
+/* A Concurrency Kit ring with one consumer, whose producers take turns by a mutex. The ring could be shared by
+ * producers without one, but there each waits, spinning, for those that came before it: with more threads than cores,
+ * one that is preempted in between makes the others burn their time slices, and a push then took milliseconds (four
+ * producers on two busy cores: 80,000 pushes in 0.05 s or in minutes). On a mutex they sleep. The consumer never locks.
  *
  * The ring orders its memory with inline assembly, which ThreadSanitizer cannot see. Under it the ring's own accesses
  * are ignored, and a release before each push and an acquire after each pop tell it what the ring guarantees: all that
@@ -9,6 +12,7 @@
 
 #include <ck_ring.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #if defined(__has_feature)
@@ -43,6 +47,7 @@ static void ring_leave(void)
 
 struct dk_mailbox {
     ck_ring_t ring;
+    pthread_mutex_t producers;
     void (*wake)(void *ctx);
     void *ctx;
     ck_ring_buffer_t slots[];
@@ -60,6 +65,7 @@ int dk_mailbox_open(uint32_t capacity, void (*wake)(void *ctx), void *ctx, struc
     if (!m)
         return -ENOMEM;
     ck_ring_init(&m->ring, slots);
+    pthread_mutex_init(&m->producers, NULL);
     m->wake = wake;
     m->ctx = ctx;
     *out = m;
@@ -68,6 +74,9 @@ int dk_mailbox_open(uint32_t capacity, void (*wake)(void *ctx), void *ctx, struc
 
 void dk_mailbox_close(struct dk_mailbox *m)
 {
+    if (!m)
+        return;
+    pthread_mutex_destroy(&m->producers);
     free(m);
 }
 
@@ -75,10 +84,12 @@ int dk_mailbox_push(struct dk_mailbox *m, void *message)
 {
     bool fits;
 
+    pthread_mutex_lock(&m->producers);
     __tsan_release(&m->ring);
     ring_enter();
-    fits = ck_ring_enqueue_mpsc(&m->ring, m->slots, message);
+    fits = ck_ring_enqueue_spsc(&m->ring, m->slots, message);
     ring_leave();
+    pthread_mutex_unlock(&m->producers);
     if (!fits)
         return -EAGAIN;
     if (m->wake)
@@ -92,7 +103,7 @@ void *dk_mailbox_pop(struct dk_mailbox *m)
     bool any;
 
     ring_enter();
-    any = ck_ring_dequeue_mpsc(&m->ring, m->slots, &message);
+    any = ck_ring_dequeue_spsc(&m->ring, m->slots, &message);
     ring_leave();
     if (!any)
         return NULL;

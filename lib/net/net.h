@@ -11,7 +11,7 @@
 /* Moves bytes between processes, knows no message. Two planes:
  *
  * data plane: Ethernet frames through ports. Back ends: dpdk (vhost, virtio_user, af_packet), sim (in process).
- * control plane: whole request and reply messages. Back ends: nng (tcp, ipc, tls+tcp), sim. */
+ * control plane: whole request and reply messages. Back ends: nng (tcp, ipc), sim. */
 
 /* ---- data plane ---------------------------------------------------------------------------------------------- */
 
@@ -96,7 +96,7 @@ struct dk_net_ops {
     const struct dk_net_counters *(*counters)(const struct dk_net *net);
 };
 
-extern const struct dk_net_ops dk_net_dpdk; /* only in builds with DPDK */
+extern const struct dk_net_ops dk_net_dpdk; /* without DPDK its open refuses */
 extern const struct dk_net_ops dk_net_sim;
 
 /* ---- control plane ------------------------------------------------------------------------------------------- */
@@ -118,7 +118,8 @@ typedef void dk_control_on_reply(void *ctx, int rc, const uint8_t *data, size_t 
 struct dk_control_ops {
     const char *name;
     /* url: "tcp://127.0.0.1:7717", "ipc:///run/x". parallel: requests that may wait for their replies at a time.
-     * -EADDRINUSE: the port is busy; a stale ipc socket of a dead process is replaced. */
+     * -EADDRINUSE: the port is busy; a stale ipc socket of a dead process is replaced. -EBUSY: another process has held
+     * the lock on the socket's folder for two seconds. */
     int (*listen)(const char *url, uint32_t parallel, dk_control_on_request *on_request, void *ctx,
                   struct dk_control_server **out, struct dk_err *err);
     /* No callback runs or comes after this. A request that still waits stays valid until its reply(), which is then

@@ -81,7 +81,7 @@ class Leftovers:
     def look(cls):
         found = set()
         for folder in cls.FOLDERS:
-            if os.path.isdir(folder):
+            if os.access(folder, os.R_OK):
                 found.update(os.path.join(folder, f) for f in os.listdir(folder))
         return found
 

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -219,6 +220,7 @@ static void victim_make(struct victim *v, const char *url)
     v->pid = fork();
     cr_assert_geq(v->pid, 0);
     if (v->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* also when the test fails */
         close(ends[1]);
         if (read(ends[0], &byte, 1) != 1)
             _exit(1);
