@@ -64,8 +64,11 @@ static void fill_load(struct worker_control *c, Dk__HeartbeatRequest *q)
 
 static void fill(void *ctx, Dk__NodeInfo *node, Dk__HeartbeatRequest *q)
 {
+    static char *backends[] = {"cpu"};
     struct worker_control *c = ctx;
 
+    node->n_backends = sizeof backends / sizeof *backends;
+    node->backends = backends;
     if (!c->last)
         return;
     fill_links(c, q);
@@ -105,16 +108,12 @@ static bool plan_fits(const Dk__Plan *p)
 /* For a coordinator that is restarted: it takes the plan over from the worker's heartbeats. */
 static void keep_plan(struct worker_control *c, const Dk__Plan *p)
 {
-    size_t bytes = dk__plan__get_packed_size(p);
-    uint8_t *packed = c->plan && c->plan->epoch == p->epoch ? NULL : malloc(bytes);
+    Dk__Plan *copy = c->plan && c->plan->epoch == p->epoch ? NULL : dk_message_clone(p);
 
-    if (!packed)
+    if (!copy)
         return;
-    dk__plan__pack(p, packed);
-    if (c->plan)
-        dk__plan__free_unpacked(c->plan, NULL);
-    c->plan = dk__plan__unpack(NULL, bytes, packed);
-    free(packed);
+    dk_message_free(c->plan);
+    c->plan = copy;
 }
 
 static void on_reply(void *ctx, const Dk__HeartbeatReply *r)
@@ -192,8 +191,7 @@ static void on_pull_end(void *ctx, int rc, ProtobufCMessage **reply, uint64_t no
         dk_timer_arm(dk_loop_ev_timers(c->node.loop), &c->pull_again, now_us + PULL_RETRY_US);
         return;
     }
-    if (c->result)
-        dk__step_result__free_unpacked(c->result, NULL);
+    dk_message_free(c->result);
     c->result = NULL;
     if (!r->step) {
         pull(c);
@@ -222,7 +220,7 @@ static void on_news(void *ctx, void *news, uint64_t now_us)
         return;
     }
     c->step_running = false;
-    c->result = n->result ? dk__step_result__unpack(NULL, n->result_bytes, n->result) : NULL;
+    c->result = n->result ? dk_message_unpack(&dk__step_result__descriptor, n->result, n->result_bytes) : NULL;
     engine_news_free(n);
     pull(c);
 }
@@ -265,10 +263,8 @@ const struct dk_node_control worker_control_ops = {
 
 void worker_control_fini(struct worker_control *c)
 {
-    if (c->plan)
-        dk__plan__free_unpacked(c->plan, NULL);
+    dk_message_free(c->plan);
     dk_node_call_fini(&c->pull);
     engine_news_free(c->last);
-    if (c->result)
-        dk__step_result__free_unpacked(c->result, NULL);
+    dk_message_free(c->result);
 }

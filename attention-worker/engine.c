@@ -274,13 +274,17 @@ int worker_engine_open(struct worker_engine *e, const struct worker_options *o, 
     return rc < 0 ? dk_err_set(err, rc, "no memory for a mailbox") : 0;
 }
 
-void worker_engine_run(struct worker_engine *e)
+static void engine_run(void *ctx)
 {
+    struct worker_engine *e = ctx;
+
     dk_loop_poll_run(&e->loop);
 }
 
-void worker_engine_stop(struct worker_engine *e)
+static void engine_stop(void *ctx)
 {
+    struct worker_engine *e = ctx;
+
     dk_loop_poll_stop(&e->loop);
     if (e->endpoint.net)
         dk_endpoint_wake(&e->endpoint);
@@ -306,17 +310,7 @@ void worker_engine_close(struct worker_engine *e)
 
 /* ---- as a node's engine */
 
-static void run_engine(void *ctx)
-{
-    worker_engine_run(ctx);
-}
-
-static void stop_engine(void *ctx)
-{
-    worker_engine_stop(ctx);
-}
-
-static void close_engine(void *ctx)
+static void engine_close(void *ctx)
 {
     worker_engine_close(ctx);
 }
@@ -327,8 +321,8 @@ static const struct dk_identity *engine_identity(void *ctx)
 }
 
 const struct dk_node_engine worker_engine_ops = {
-    .run = run_engine,
-    .stop = stop_engine,
-    .close = close_engine,
+    .run = engine_run,
+    .stop = engine_stop,
+    .close = engine_close,
     .identity = engine_identity,
 };

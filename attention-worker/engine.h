@@ -67,8 +67,6 @@ struct worker_engine {
 /* Opens the data plane; the calling thread becomes its thread. */
 int worker_engine_open(struct worker_engine *e, const struct worker_options *o, const struct dk_net_ops *net_ops,
                        struct dk_mailbox *news, struct dk_err *err);
-void worker_engine_run(struct worker_engine *e);  /* until worker_engine_stop */
-void worker_engine_stop(struct worker_engine *e); /* any thread */
 void worker_engine_close(struct worker_engine *e);
 
 /* The same as a node's engine, but for open, which needs to know the net back end; its ctx is a struct worker_engine.

@@ -44,6 +44,7 @@ int fanout_begin(struct fanout *f, uint32_t layer, uint32_t rows, const float *x
     f->layer = layer;
     f->rows = rows;
     f->waiting = 0;
+    f->overtaken = 0;
     f->running = true;
     header = pack_request(f, moe);
     if (header < 0)
@@ -121,6 +122,11 @@ int fanout_on_event(struct fanout *f, const struct dk_transport_event *event, st
                                                      : "does not answer");
         }
         *taken = true;
+        for (uint32_t earlier = 0; earlier < s; earlier++)
+            if (f->slots[earlier].asked && !f->slots[earlier].answered) {
+                f->overtaken++;
+                break;
+            }
         slot->answered = true;
         slot->event = *event;
         rc = take_answer(f, s, event, arena, err);

@@ -29,6 +29,7 @@ struct fanout {
     struct fanout_slot slots[PLAN_SLOTS_MAX];
     uint8_t headers[DK_DATA_HEADER_MAX];
     uint64_t asked_us;    /* when the last request was handed to the transport */
+    uint32_t overtaken;   /* answers that came before one of an earlier slot */
     uint32_t duck_max_us; /* of the finished one */
     uint64_t weight_bytes;
 };

@@ -230,6 +230,7 @@ static void sum(struct step *s)
     s->timing.fetch_us += s->clock_us() - begin_us;
     s->timing.duck_max_us += s->fanout.duck_max_us;
     s->timing.weight_bytes += s->fanout.weight_bytes;
+    s->timing.overtaken += s->fanout.overtaken;
     s->layer++;
     set_state(s, s->layer < s->model->config.layers ? STEP_ATTEND : STEP_HEAD);
 }
@@ -381,6 +382,7 @@ static void fill_timing(const struct step *s, Dk__StepTiming *t)
     SET(fetch_us, s->timing.fetch_us);
     SET(duck_max_us, s->timing.duck_max_us);
     SET(weight_bytes, s->timing.weight_bytes);
+    SET(overtaken, s->timing.overtaken);
     SET(rows, s->rows);
     SET(layer_operations, s->timing.operations);
 #undef SET
@@ -418,9 +420,8 @@ uint8_t *step_result(struct step *s, size_t *bytes)
     }
     r.n_sequences = count;
     r.sequences = list;
-    *bytes = parts && list ? dk__step_result__get_packed_size(&r) : 0;
-    if (parts && list && (out = malloc(*bytes ? *bytes : 1)))
-        dk__step_result__pack(&r, out);
+    if (parts && list)
+        out = dk_message_pack(&r, bytes);
     free(parts);
     free(list);
     forget_request(s);

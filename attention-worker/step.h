@@ -29,7 +29,7 @@ struct step_sequence {
 };
 
 struct step_timing {
-    uint64_t begin_us, prepare_us, send_us, wait_us, fetch_us, duck_max_us, weight_bytes;
+    uint64_t begin_us, prepare_us, send_us, wait_us, fetch_us, duck_max_us, weight_bytes, overtaken;
     uint32_t operations;
 };
 

@@ -249,7 +249,25 @@ static int plan_make(struct dk_coordinator *c, const Dk__LoadRequest *q, const s
     return rc;
 }
 
-static int check_load(const struct dk_coordinator *c, const Dk__LoadRequest *q, struct dk_err *err)
+/* A worker that is there says which back ends it was built with; a load that it could not do must not end the present
+ * one. */
+static int check_backend(struct dk_coordinator *c, const char *backend, struct dk_err *err)
+{
+    const struct dk_member *worker = dk_member_worker(c);
+    const Dk__NodeInfo *n = worker ? worker->beat->node : NULL;
+    char built[100] = "";
+
+    for (size_t i = 0; n && i < n->n_backends; i++) {
+        if (!strcmp(n->backends[i], backend))
+            return 0;
+        snprintf(built + strlen(built), sizeof built - strlen(built), "%s%s", i ? ", " : "", n->backends[i]);
+    }
+    if (!n || !n->n_backends)
+        return 0;
+    return dk_err_set(err, -ENOTSUP, "backend '%s': worker '%s' was built with: %s", backend, n->name, built);
+}
+
+static int check_load(struct dk_coordinator *c, const Dk__LoadRequest *q, struct dk_err *err)
 {
     uint32_t live = c->sequence_count - dk_sequences_in(c, DK_SEQUENCE_DONE);
 
@@ -260,6 +278,8 @@ static int check_load(const struct dk_coordinator *c, const Dk__LoadRequest *q, 
                           strlen(q->model_dir), DK_MODEL_DIR_MAX);
     if (strcmp(q->backend, "cpu") && strcmp(q->backend, "cuda"))
         return dk_err_set(err, -EINVAL, "backend: '%s' is neither 'cpu' nor 'cuda'", q->backend);
+    if (check_backend(c, q->backend, err) < 0)
+        return err->rc;
     if (q->has_tp && !q->tp)
         return dk_err_set(err, -EINVAL, "tp: must be at least 1");
     if (q->has_tp && q->tp > DK_PLAN_DUCKS_MAX)

@@ -242,6 +242,7 @@ static void add_timing(Dk__StepTiming *sum, const Dk__StepTiming *t)
     ADD(weight_bytes);
     ADD(rows);
     ADD(layer_operations);
+    ADD(overtaken);
 #undef ADD
 }
 

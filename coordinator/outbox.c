@@ -87,36 +87,6 @@ void dk_outbox_fail_err(struct dk_outbox *out, void *call, const struct dk_err *
     dk_outbox_fail(out, call, dk_code_from_errno(err->rc), "%s", err->text);
 }
 
-void *dk_message_new(const ProtobufCMessageDescriptor *type)
-{
-    ProtobufCMessage *m = malloc(type->sizeof_message);
-
-    if (m)
-        protobuf_c_message_init(type, m);
-    return m;
-}
-
-void *dk_message_clone(const void *message)
-{
-    const ProtobufCMessage *m = message;
-    size_t bytes = protobuf_c_message_get_packed_size(m);
-    uint8_t *packed = malloc(bytes ? bytes : 1);
-    void *copy = NULL;
-
-    if (packed) {
-        protobuf_c_message_pack(m, packed);
-        copy = protobuf_c_message_unpack(m->descriptor, NULL, bytes, packed);
-    }
-    free(packed);
-    return copy;
-}
-
-void dk_message_free(void *message)
-{
-    if (message)
-        protobuf_c_message_free_unpacked(message, NULL);
-}
-
 Dk__Status *dk_status_new(Dk__Code code, const char *text)
 {
     Dk__Status *s = dk_message_new(&dk__status__descriptor);

@@ -33,10 +33,6 @@ void dk_outbox_fail(struct dk_outbox *out, void *call, Dk__Code code, const char
 /* The same from an error of a library. */
 void dk_outbox_fail_err(struct dk_outbox *out, void *call, const struct dk_err *err);
 
-/* Messages on the heap, freed by dk_message_free(). NULL: no memory. */
-void *dk_message_new(const ProtobufCMessageDescriptor *type); /* with its defaults */
-void *dk_message_clone(const void *message);
-void dk_message_free(void *message); /* fine with NULL */
 Dk__Status *dk_status_new(Dk__Code code, const char *text);
 
 #endif

@@ -184,19 +184,24 @@ int duck_engine_open(struct duck_engine *e, const struct duck_options *o, const 
     return 0;
 }
 
-void duck_engine_run(struct duck_engine *e)
+static void engine_run(void *ctx)
 {
+    struct duck_engine *e = ctx;
+
     dk_loop_poll_run(&e->loop);
 }
 
-void duck_engine_stop(struct duck_engine *e)
+static void engine_stop(void *ctx)
 {
+    struct duck_engine *e = ctx;
+
     dk_loop_poll_stop(&e->loop);
     dk_endpoint_wake(&e->endpoint);
 }
 
-void duck_engine_close(struct duck_engine *e)
+static void engine_close(void *ctx)
 {
+    struct duck_engine *e = ctx;
     struct duck_order *order;
 
     while (e->orders && (order = dk_mailbox_pop(e->orders)))
@@ -209,29 +214,14 @@ void duck_engine_close(struct duck_engine *e)
 
 /* ---- as a node's engine */
 
-static void run_engine(void *ctx)
-{
-    duck_engine_run(ctx);
-}
-
-static void stop_engine(void *ctx)
-{
-    duck_engine_stop(ctx);
-}
-
-static void close_engine(void *ctx)
-{
-    duck_engine_close(ctx);
-}
-
 static const struct dk_identity *engine_identity(void *ctx)
 {
     return &((struct duck_engine *)ctx)->identity;
 }
 
 const struct dk_node_engine duck_engine_ops = {
-    .run = run_engine,
-    .stop = stop_engine,
-    .close = close_engine,
+    .run = engine_run,
+    .stop = engine_stop,
+    .close = engine_close,
     .identity = engine_identity,
 };

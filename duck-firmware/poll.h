@@ -47,9 +47,6 @@ struct duck_engine {
 /* Opens ports, kernels and memory; the calling thread becomes the data plane's. */
 int duck_engine_open(struct duck_engine *e, const struct duck_options *o, const struct dk_net_ops *net_ops,
                      struct dk_mailbox *reports, struct dk_err *err);
-void duck_engine_run(struct duck_engine *e);  /* until duck_engine_stop */
-void duck_engine_stop(struct duck_engine *e); /* any thread */
-void duck_engine_close(struct duck_engine *e);
 
 /* The same as a node's engine, but for open, which needs to know the net back end; its ctx is a struct duck_engine. */
 extern const struct dk_node_engine duck_engine_ops;

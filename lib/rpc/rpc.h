@@ -27,7 +27,6 @@ int dk_rpc_listen(const struct dk_control_ops *plane, const char *url,
 void dk_rpc_server_close(struct dk_rpc_server *s);
 
 const ProtobufCMethodDescriptor *dk_rpc_method(const struct dk_rpc_call *call); /* ->name, ->input, ->output */
-const char *dk_rpc_service_name(const struct dk_rpc_call *call);                /* without the package: "Client" */
 const ProtobufCMessage *dk_rpc_request(const struct dk_rpc_call *call);         /* decoded and checked; until the end */
 void dk_rpc_reply(struct dk_rpc_call *call, const ProtobufCMessage *reply);
 /* rc: negative errno, mapped to a Code (wire/status.h). */

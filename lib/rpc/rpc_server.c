@@ -204,11 +204,6 @@ const ProtobufCMethodDescriptor *dk_rpc_method(const struct dk_rpc_call *call)
     return call->target.method;
 }
 
-const char *dk_rpc_service_name(const struct dk_rpc_call *call)
-{
-    return call->target.service->short_name;
-}
-
 const ProtobufCMessage *dk_rpc_request(const struct dk_rpc_call *call)
 {
     return call->target.request;

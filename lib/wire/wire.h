@@ -29,6 +29,15 @@ const char *dk_code_name(Dk__Code code); /* "INVALID_ARGUMENT" */
  * at any depth. 0; -EBADMSG with the field's name. */
 int dk_message_check(const ProtobufCMessage *m, struct dk_err *err);
 
+/* Messages on the heap, freed by dk_message_free(). NULL: no memory. */
+void *dk_message_new(const ProtobufCMessageDescriptor *type); /* with its defaults */
+void *dk_message_clone(const void *message);
+void dk_message_free(void *message); /* fine with NULL */
+
+/* The bytes of a message, malloc'ed (NULL: no memory), and back (NULL: damaged, or no memory). */
+uint8_t *dk_message_pack(const void *message, size_t *bytes);
+void *dk_message_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *packed, size_t bytes);
+
 /* A data-plane message: u32 header length, protobuf header, raw payload.
  * Packs `header` in front of a payload of its own: writes length and header into out (capacity bytes).
  * Returns the bytes written, at most DK_DATA_HEADER_MAX, or -ENOBUFS. The payload follows as the next part of the

@@ -261,6 +261,7 @@ WRONG = [
     (1, "FAILED_PRECONDITION", ("load", "--model", GOOD, "--tp", 3), "tp 3", "2 are present"),
     (1, BAD, ("load", "--model", GOOD, "--context", 50000), "context", "50000", "40960"),
     (1, BAD, ("load", "--model", GOOD, "--multiple-of", 33), "multiple_of", "33"),
+    (1, UNKNOWN, ("load", "--model", GOOD, "--backend", "cuda"), "cuda", "built with: cpu"),
     (2, BAD, ("tokenize",), "--text"),
     (2, BAD, ("tokenize", "--text", b"\xff"), "--text", "UTF-8"),
     (1, MISSING, ("tokenize", "--file", "/nonexistent"), "/nonexistent"),

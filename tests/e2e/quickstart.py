@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from cluster import BIN, FIXTURES, Cluster, golden, read_safetensors
+from cluster import BIN, FIXTURES, SKIPPED, Cluster, golden, read_safetensors
 from model_copy import ModelCopy
 
 MODEL = "qwen3-moe-fp8-tiny"
@@ -53,6 +53,16 @@ def answers():
         rows = [int(n) for n in re.findall(r"^duck-\d .* rows (\d+)$", out, re.M)]
         assert len(rows) == (1 if "--ducks" in args else 4) and min(rows) > 0, out
         print("%s -> %s" % (question, answer))
+
+
+def real():
+    """SmolLM2, when its folder was made for the other tests."""
+    if not os.environ.get("DUCK_SMOLLM2"):
+        print("skipped: DUCK_SMOLLM2 is not set (tools/smollm2 makes the folder)")
+        sys.exit(SKIPPED)
+    code, out, err = Quickstart("--real", "--ask", "What is the capital of France?").end()
+    assert code == 0 and "Paris" in out, (code, out, err)
+    print("--real -> %s" % re.search(r"^> .*\n(.*)\n", out, re.M).group(1))
 
 
 def mistakes():
@@ -101,7 +111,10 @@ def one_expert():
     print("expert %d of layer 2, chosen %d times: %s -> %s" % (expert, used[expert], prompt["greedy_text"], changed))
 
 
-answers()
-mistakes()
-interrupted()
-one_expert()
+if "real" in sys.argv[3:]:
+    real()
+else:
+    answers()
+    mistakes()
+    interrupted()
+    one_expert()

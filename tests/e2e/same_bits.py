@@ -1,38 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One plan gives the same bits, whatever the threads, timing, retries and kernel variant."""
-from cluster import Cluster, check_logits, golden
+"""One plan gives the same bits, whatever the threads, timing and retries; and every kernel variant the same logits.
 
-MODEL, PROMPT = "qwen3-moe-fp8-tiny", "hundred"
-FAULTS = "delay=0.3,delay_us=3000,drop=0.02,seed=5"
+usage: same_bits.py BIN FIXTURES timing | ISA
+"""
+import sys
 
-ids = golden(MODEL)[0][PROMPT]["ids"]
+from cluster import SKIPPED, Cluster, check_logits, golden
+
+MODELS = ("qwen3-moe-fp8-tiny", "qwen3-fp8-tiny", "qwen3-tiny")
+PROMPTS = ("short", "hundred")
+DUCKS = 3
+FAULTS = "delay=0.3,delay_us=3000,drop=0.02,reorder=0.1,seed=5"
+WHAT = sys.argv[3]
 
 
-def logits(*options):
-    with Cluster(MODEL, 3, *options) as c:
-        out = c.logits(ids)
-        return out, c.total("retransmitted"), c.total("fault_delayed")
+def run(c, model):
+    """-> logits of the prompts, one array after another; and the golden tokens must come."""
+    prompts = golden(model)[0]
+    found = c.greedy(prompts["short"]["ids"], 32)
+    assert found == prompts["short"]["greedy_ids"], found
+    return [c.logits(prompts[name]["ids"]) for name in PROMPTS]
 
 
-one, _, _ = logits("--threads", 1)
-two, _, _ = logits("--threads", 2)
-assert one.tobytes() == two.tobytes(), "1 and 2 threads differ"
-print("1 and 2 threads: equal bytes")
+def same(a, b, what):
+    assert all(x.tobytes() == y.tobytes() for x, y in zip(a, b)), what
+    print("  %s: equal bytes" % what)
 
-with Cluster(MODEL, 3, "--threads", 1, "--net-fault", FAULTS) as c:
-    late = c.logits(ids)
-    c.wait_for("retransmissions and delays", lambda: c.total("retransmitted") > 0 and c.total("fault_delayed") > 0)
-    print("delayed %d, dropped %d, retransmitted %d" % (c.total("fault_delayed"), c.total("fault_dropped"),
-                                                       c.total("retransmitted")))
-assert one.tobytes() == late.tobytes(), "delays and retries changed the result"
-print("with delays and retries: equal bytes")
 
-for isa in ("ref", "avx2", "avx512"):
+def timing(model):
+    with Cluster(model, DUCKS, "--threads", 1) as c:
+        one = run(c, model)
+        in_order = c.stats()["total"]["overtaken"]
+    with Cluster(model, DUCKS, "--threads", 2) as c:
+        same(one, run(c, model), "1 and 2 threads")
+    with Cluster(model, DUCKS, "--threads", 1, "--net-fault", FAULTS) as c:
+        late = run(c, model)
+        counters = ("fault_dropped", "fault_delayed", "fault_reordered", "retransmitted", "reordered")
+        c.wait_for("faults and repairs", lambda: all(c.total(n) > 0 for n in counters))
+        overtaken = c.stats()["total"]["overtaken"]
+        print("  %s, answers out of slot order %d (%d without faults)" % (
+            ", ".join("%s %d" % (n, c.total(n)) for n in counters), overtaken, in_order))
+        assert overtaken > 0, "the faults changed no order of arrival"
+    same(one, late, "other arrival orders and retries")
+
+
+def kernels(model, isa):
+    with Cluster(model, DUCKS, "--threads", 1) as c:
+        best = run(c, model)
     try:
-        other, _, _ = logits("--threads", 1, "--isa", isa)
+        with Cluster(model, DUCKS, "--threads", 1, "--isa", isa) as c:
+            other = run(c, model)
     except Exception as e:
         if "this CPU runs" not in str(e):
             raise
-        print("%s: this CPU has no such kernels, not compared" % isa)
-        continue
-    check_logits("kernels " + isa, other, one, 1e-4)
+        print("skipped: this CPU has no %s" % isa)
+        sys.exit(SKIPPED)
+    for name, a, b in zip(PROMPTS, best, other):
+        check_logits("%s, %s" % (name, isa), a, b, 1e-4)
+
+
+for m in MODELS:
+    print(m)
+    if WHAT == "timing":
+        timing(m)
+    else:
+        kernels(m, WHAT)

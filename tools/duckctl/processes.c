@@ -186,6 +186,7 @@ int command_run(struct dk_err *err, const char *const *argv)
     if (pipe2(pipe_fds, O_CLOEXEC) < 0 || (pid = fork()) < 0)
         return dk_err_set(err, -errno, "%s: %s", argv[0], strerror(errno));
     if (pid == 0) {
+        setpgid(0, 0); /* Ctrl-C is for us: what was begun here is finished, above all when it tidies up */
         dup2(pipe_fds[1], 1);
         dup2(pipe_fds[1], 2);
         execvp(argv[0], (char *const *)(uintptr_t)argv);
