@@ -179,11 +179,12 @@ static int round_messages(struct end *e, const struct bench_case *c, uint8_t *me
                 return rc;
             answers++;
         }
+        if (answers < c->ducks && dk_now_us() > give_up_us)
+            return -ETIMEDOUT;
+        rest(e,
+             worked); /* after the last answer too, as a loop does: it returns at once and starts the spinning anew */
         if (answers == c->ducks)
             return 0;
-        if (dk_now_us() > give_up_us)
-            return -ETIMEDOUT;
-        rest(e, worked);
     }
 }
 
@@ -254,8 +255,7 @@ static int round_frames(struct end *e, const struct bench_case *c, const struct 
         }
         if (dk_now_us() > give_up_us)
             return -ETIMEDOUT;
-        if (answers < c->ducks)
-            rest(e, got > 0);
+        rest(e, got > 0);
     }
     return 0;
 }
