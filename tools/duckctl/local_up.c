@@ -84,15 +84,6 @@ static void add_number(struct arguments *a, const char *name, uint32_t value)
     add(a, name, a->text[a->texts++]);
 }
 
-/* Recorded at once: if this duckctl is killed, `local down` still finds the process. */
-static int start(struct up *u, const char *name, const char *program, const char *netns, const struct arguments *a,
-                 struct dk_err *err)
-{
-    int rc = process_start(&u->dir, &u->record, name, program, netns, a->v, err);
-
-    return rc < 0 ? rc : cluster_record_write(&u->dir, &u->record, err);
-}
-
 static int start_coordinator(struct up *u, struct dk_err *err)
 {
     const struct up_settings *s = u->settings;
@@ -102,7 +93,7 @@ static int start_coordinator(struct up *u, struct dk_err *err)
     add(&a, "--log-level", s->log_level);
     add_number(&a, "--max-running", s->max_running);
     add_number(&a, "--step-rows", s->step_rows);
-    return start(u, "coordinator", "coordinator", NULL, &a, err);
+    return process_start(&u->dir, &u->record, "coordinator", "coordinator", NULL, a.v, err);
 }
 
 /* node 0 is the worker, 1 + i duck i. */
@@ -132,7 +123,8 @@ static int start_node(struct up *u, unsigned node, struct dk_err *err)
         add(&a, "--net-fault", s->net_fault);
     if (s->dead_after_ms)
         add_number(&a, "--dead-after-ms", s->dead_after_ms);
-    return start(u, name, node ? "duck-firmware" : "attention-worker", packet ? ns : NULL, &a, err);
+    return process_start(&u->dir, &u->record, name, node ? "duck-firmware" : "attention-worker", packet ? ns : NULL,
+                         a.v, err);
 }
 
 static int still_alive(void *ctx, struct dk_err *err)

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,10 +39,14 @@ static int program_path(const char *program, char *out, size_t size, struct dk_e
 }
 
 /* In the child: never returns. */
-static void become(const char *const *argv, const char *log, const char *dir)
+static void become(const char *const *argv, const char *log, const char *dir, int recorded)
 {
+    char go;
     int out = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600), in = open("/dev/null", O_RDONLY);
 
+    /* Nothing runs that is not in the record: if duckctl is killed before that, the pipe ends and so do we. */
+    if (read(recorded, &go, 1) != 1)
+        _exit(1);
     setsid();
     dup2(in, 0);
     dup2(out, 1);
@@ -61,7 +66,7 @@ int process_start(const struct cluster_dir *d, struct cluster_record *r, const c
     const char *full[ARGS_MAX];
     char path[4096], log[128];
     struct cluster_process *p;
-    int n = 0, rc = program_path(program, path, sizeof path, err);
+    int recorded[2], n = 0, rc = program_path(program, path, sizeof path, err);
 
     if (rc < 0)
         return rc;
@@ -81,14 +86,24 @@ int process_start(const struct cluster_dir *d, struct cluster_record *r, const c
     p = &r->processes[r->process_count];
     memset(p, 0, sizeof *p);
     dk_text_copy(p->name, sizeof p->name, name);
-    p->pid = fork();
-    if (p->pid < 0)
+    if (pipe2(recorded, O_CLOEXEC) < 0)
         return dk_err_set(err, -errno, "%s: %s", program, strerror(errno));
-    if (p->pid == 0)
-        become(full, log, d->path);
-    p->started = cluster_process_started(p->pid);
-    r->process_count++;
-    return 0;
+    p->pid = fork();
+    if (p->pid == 0) {
+        close(recorded[1]);
+        become(full, log, d->path, recorded[0]);
+    }
+    rc = p->pid < 0 ? dk_err_set(err, -errno, "%s: %s", program, strerror(errno)) : 0;
+    close(recorded[0]);
+    if (rc == 0) {
+        p->started = cluster_process_started(p->pid);
+        r->process_count++;
+        rc = cluster_record_write(d, r, err);
+    }
+    if (rc == 0 && write(recorded[1], "", 1) != 1)
+        rc = dk_err_set(err, -errno, "%s: %s", program, strerror(errno));
+    close(recorded[1]);
+    return rc;
 }
 
 static void log_tail(const struct cluster_dir *d, const char *name, char *out, size_t size)
@@ -186,6 +201,7 @@ int command_run(struct dk_err *err, const char *const *argv)
     if (pipe2(pipe_fds, O_CLOEXEC) < 0 || (pid = fork()) < 0)
         return dk_err_set(err, -errno, "%s: %s", argv[0], strerror(errno));
     if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         setpgid(0, 0); /* Ctrl-C is for us: what was begun here is finished, above all when it tidies up */
         dup2(pipe_fds[1], 1);
         dup2(pipe_fds[1], 2);

@@ -6,7 +6,8 @@
 
 /* Starts one of the cluster's programs in a session of its own, output to <dir>/<name>.log. program: a file name beside
  * duckctl. netns: name of the network namespace to start it in, or NULL. argv: without the program, NULL-terminated.
- * The new process is added to the record. */
+ * The new process is added to the record, and begins only when that is written: a duckctl that is killed leaves none
+ * behind that `local down` does not find. */
 int process_start(const struct cluster_dir *d, struct cluster_record *r, const char *name, const char *program,
                   const char *netns, const char *const *argv, struct dk_err *err);
 /* A process of the record has ended; err has the last line of its log. USAGE_ERROR: it did not take its options;
