@@ -84,6 +84,7 @@ static void copy_plan(struct worker_plan *to, const Dk__Plan *p)
     to->model_id = p->model_id;
     to->multiple_of = p->multiple_of;
     to->context = p->context;
+    to->full_attention = p->full_attention;
     to->rows_max = p->rows;
     to->sequences_max = p->sequences;
     dk_text_copy(to->model_dir, sizeof to->model_dir, p->model_dir);

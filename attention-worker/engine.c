@@ -133,7 +133,7 @@ static void follow_links(struct worker_engine *e, const struct engine_order *o)
     for (uint32_t i = 0; i < WORKER_LINKS_MAX; i++)
         if (changed >> i & 1)
             loader_on_link_lost(&e->loader, i);
-    if (e->step.state == STEP_AWAIT_DUCKS && fanout_check(&e->step.fanout, changed, &err) < 0)
+    if (step_is_out(&e->step) && fanout_check(&e->step.fanout, changed, &err) < 0)
         step_fail(&e->step, &err);
 }
 

@@ -1,18 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "attention-worker/expert_source.h"
 
-#include <stdio.h>
 #include <string.h>
-
-uint32_t expert_layer_width(const struct worker_model *m, uint32_t layer)
-{
-    return m->config.layer_is_moe[layer] ? m->config.moe_intermediate : m->config.intermediate;
-}
-
-uint32_t expert_layer_count(const struct worker_model *m, uint32_t layer)
-{
-    return m->config.layer_is_moe[layer] ? m->config.experts : 1;
-}
 
 size_t expert_scale_bytes(uint32_t hidden, uint32_t begin, uint32_t end)
 {
@@ -21,36 +10,9 @@ size_t expert_scale_bytes(uint32_t hidden, uint32_t begin, uint32_t end)
     return (size_t)3 * blocks * ((hidden + EXPERT_SCALE_BLOCK - 1) / EXPERT_SCALE_BLOCK) * sizeof(float);
 }
 
-int expert_tensors_find(const struct worker_model *m, uint32_t layer, uint32_t expert, struct expert_tensors *t,
-                        struct dk_err *err)
+enum dk_dtype expert_wire_type(const struct dk_ffn_tensors *t)
 {
-    static const char *const names[3] = {"gate_proj", "up_proj", "down_proj"};
-    const struct dk_model_config *c = &m->config;
-    uint32_t width = expert_layer_width(m, layer);
-
-    for (int i = 0; i < 3; i++) {
-        char name[160];
-        int rc;
-
-        if (c->layer_is_moe[layer])
-            snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.%s.weight", layer, expert, names[i]);
-        else
-            snprintf(name, sizeof name, "model.layers.%u.mlp.%s.weight", layer, names[i]);
-        rc = dk_checkpoint_get_weight(m->checkpoint, name, i == 2 ? c->hidden : width, i == 2 ? width : c->hidden,
-                                      &t->weight[i], &t->scale[i], err);
-        if (rc < 0)
-            return rc;
-        if (t->weight[i]->type != t->weight[0]->type)
-            return dk_err_set(err, -ENOTSUP, "%s: %s is %s, gate_proj is %s; one type per expert is supported",
-                              t->weight[i]->file, name, dk_dtype_name(t->weight[i]->type),
-                              dk_dtype_name(t->weight[0]->type));
-    }
-    return 0;
-}
-
-enum dk_dtype expert_wire_type(const struct expert_tensors *t)
-{
-    return t->weight[0]->type == DK_F16 ? DK_F32 : t->weight[0]->type;
+    return t->weight[0].type == DK_F16 ? DK_F32 : t->weight[0].type;
 }
 
 /* Copies `count` elements, widening float16; returns the end of what was written. */
@@ -87,16 +49,16 @@ static uint8_t *put_scales(uint8_t *to, const struct dk_tensor *t, uint32_t row,
     return to;
 }
 
-uint8_t *expert_put(uint8_t *to, const struct expert_tensors *t, uint32_t hidden, uint32_t begin, uint32_t end)
+uint8_t *expert_put(uint8_t *to, const struct dk_ffn_tensors *t, uint32_t hidden, uint32_t begin, uint32_t end)
 {
-    uint64_t width = t->weight[2]->shape[1];
+    uint64_t width = t->weight[2].shape[1];
     uint32_t block = begin / EXPERT_SCALE_BLOCK, blocks = (end + EXPERT_SCALE_BLOCK - 1) / EXPERT_SCALE_BLOCK - block;
     uint32_t hidden_blocks = (hidden + EXPERT_SCALE_BLOCK - 1) / EXPERT_SCALE_BLOCK;
 
     for (int i = 0; i < 2; i++)
-        to = put(to, t->weight[i], (uint64_t)begin * hidden, (uint64_t)(end - begin) * hidden);
+        to = put(to, &t->weight[i], (uint64_t)begin * hidden, (uint64_t)(end - begin) * hidden);
     for (uint32_t r = 0; r < hidden; r++)
-        to = put(to, t->weight[2], r * width + begin, end - begin);
+        to = put(to, &t->weight[2], r * width + begin, end - begin);
     if (!t->scale[0])
         return to;
     for (int i = 0; i < 2; i++)

@@ -35,7 +35,7 @@ int fanout_begin(struct fanout *f, uint32_t layer, uint32_t rows, const float *x
                  const float *weights, uint64_t now_us, struct dk_err *err)
 {
     bool moe = f->config->layer_is_moe[layer];
-    uint32_t width = moe ? f->config->moe_intermediate : f->config->intermediate;
+    uint32_t width = dk_ffn_width(f->config, layer);
     size_t routing = (size_t)rows * f->config->top_k * sizeof(float);
     struct iovec parts[4];
     int header, rc;

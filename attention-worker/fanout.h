@@ -4,7 +4,7 @@
 
 #include "attention-worker/links.h"
 #include "attention-worker/plan_slots.h"
-#include "model/config.h"
+#include "model/ffn_tensors.h"
 
 /* One feed-forward on the ducks: the same rows go to every duck of the plan with a part of the layer, and the partial
  * sums are added in slot order. */

@@ -25,7 +25,7 @@ static struct dk_slice layer_slice(const struct loader *l, uint32_t layer, uint3
 {
     struct dk_slice s = {0};
 
-    dk_plan_slice(expert_layer_width(l->model, layer), l->plan.multiple_of, l->plan.slot_count, slot, &s, NULL);
+    dk_plan_slice(dk_ffn_width(&l->model->config, layer), l->plan.multiple_of, l->plan.slot_count, slot, &s, NULL);
     return s;
 }
 
@@ -50,8 +50,8 @@ static struct piece_place next_place(const struct loader *l, const struct loader
 
     if (s->next.row == 0 && whole <= PIECE_BYTES_MAX) {
         experts = (uint32_t)(PIECE_BYTES_MAX / whole);
-        if (experts > expert_layer_count(l->model, s->next.layer) - s->next.expert)
-            experts = expert_layer_count(l->model, s->next.layer) - s->next.expert;
+        if (experts > dk_ffn_experts(&l->model->config, s->next.layer) - s->next.expert)
+            experts = dk_ffn_experts(&l->model->config, s->next.layer) - s->next.expert;
         p.expert_end = s->next.expert + experts;
         return p;
     }
@@ -71,7 +71,7 @@ static void advance(const struct loader *l, uint32_t slot, struct loader_slot *s
     }
     s->next.row = 0;
     s->next.expert = p->expert_end;
-    if (s->next.expert == expert_layer_count(l->model, s->next.layer)) {
+    if (s->next.expert == dk_ffn_experts(&l->model->config, s->next.layer)) {
         s->next.expert = 0;
         s->next.layer++;
     }
@@ -100,7 +100,7 @@ static int pack_header(const struct loader *l, const struct piece_place *p, stru
 
     shape.layer = p->layer;
     shape.hidden_size = l->model->config.hidden;
-    shape.intermediate_size = expert_layer_width(l->model, p->layer);
+    shape.intermediate_size = dk_ffn_width(&l->model->config, p->layer);
     shape.begin = slice.begin;
     shape.end = slice.end;
     shape.type = type == DK_F8_E4M3 ? DK__WEIGHT_TYPE__F8_E4M3
@@ -114,7 +114,7 @@ static int pack_header(const struct loader *l, const struct piece_place *p, stru
         moe.shape = &shape;
         moe.piece_begin = p->row_begin;
         moe.piece_end = p->row_end;
-        moe.experts = expert_layer_count(l->model, p->layer);
+        moe.experts = dk_ffn_experts(&l->model->config, p->layer);
         moe.expert_begin = p->expert_begin;
         moe.expert_end = p->expert_end;
         r.op_case = DK__DATA_REQUEST__OP_MOE_INIT;
@@ -143,12 +143,12 @@ static int send_piece(struct loader *l, uint32_t slot, struct loader_piece *piec
     struct loader_slot *s = &l->slots[slot];
     struct dk_slice slice = layer_slice(l, s->next.layer, slot);
     uint32_t hidden = l->model->config.hidden;
-    struct expert_tensors t;
+    struct dk_ffn_tensors t;
     struct piece_place p;
     enum dk_dtype type;
     struct iovec parts[2];
     uint8_t *end;
-    int rc = expert_tensors_find(l->model, s->next.layer, s->next.expert, &t, &l->err), header;
+    int rc = dk_ffn_tensors_find(l->model->checkpoint, &l->model->config, s->next.layer, s->next.expert, &t, &l->err), header;
 
     if (rc < 0)
         return rc;
@@ -159,7 +159,7 @@ static int send_piece(struct loader *l, uint32_t slot, struct loader_piece *piec
         return dk_err_set(&l->err, header, "layer %u: the piece's header does not fit", p.layer);
     end = piece->buffer + DK_DATA_HEADER_MAX;
     for (uint32_t e = p.expert_begin; e < p.expert_end; e++) {
-        rc = expert_tensors_find(l->model, p.layer, e, &t, &l->err);
+        rc = dk_ffn_tensors_find(l->model->checkpoint, &l->model->config, p.layer, e, &t, &l->err);
         if (rc == 0 && expert_wire_type(&t) != type)
             rc = dk_err_set(&l->err, -ENOTSUP, "layer %u: experts of different types", p.layer);
         if (rc < 0)
@@ -188,13 +188,13 @@ static int send_piece(struct loader *l, uint32_t slot, struct loader_piece *piec
 static int total_bytes(struct loader *l)
 {
     for (uint32_t layer = 0; layer < l->model->config.layers; layer++) {
-        struct expert_tensors t;
-        int rc = expert_tensors_find(l->model, layer, 0, &t, &l->err);
+        struct dk_ffn_tensors t;
+        int rc = dk_ffn_tensors_find(l->model->checkpoint, &l->model->config, layer, 0, &t, &l->err);
 
         if (rc < 0)
             return rc;
-        l->bytes_total += (uint64_t)3 * expert_layer_width(l->model, layer) * l->model->config.hidden *
-                          expert_layer_count(l->model, layer) * dk_dtype_bytes(expert_wire_type(&t));
+        l->bytes_total += (uint64_t)3 * dk_ffn_width(&l->model->config, layer) * l->model->config.hidden *
+                          dk_ffn_experts(&l->model->config, layer) * dk_dtype_bytes(expert_wire_type(&t));
     }
     return 0;
 }

@@ -8,23 +8,39 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "model/model_tensors.h"
 
 #define PAGE_TOKENS       16u
 #define UNUSED_LOGGED_MAX 8u
+#define SKIPPED_PARTS_MAX 4u
+
+static void copy_page(void *ctx, uint32_t from, uint32_t to)
+{
+    const struct worker_model *m = ctx;
+
+    m->family->copy_page(m->layers, from, to);
+}
+
+static void copy_state(void *ctx, uint32_t from, uint32_t to)
+{
+    const struct worker_model *m = ctx;
+
+    m->family->copy_state(m->layers, from, to);
+}
 
 static const struct dk_backend_ops *backend_find(const char *name)
 {
     return strcmp(name, dk_backend_cpu.name) ? NULL : &dk_backend_cpu;
 }
 
-/* Pages for every sequence at full context, or what --cache-mib allows. */
-static uint32_t cache_pages(const struct worker_model *m, const struct worker_options *o, uint32_t sequences)
+/* Pages for every sequence at full context, or what --cache-mib allows. The states of all sequences are taken first. */
+static uint32_t cache_pages(const struct worker_model *m, const struct worker_options *o,
+                            const struct dk_family_needs *needs, uint32_t sequences)
 {
     uint64_t per_sequence = (m->context + PAGE_TOKENS - 1) / PAGE_TOKENS;
-    uint64_t pages = per_sequence * sequences;
-    uint64_t page_bytes = (uint64_t)PAGE_TOKENS * m->config.layers * m->config.kv_heads * m->config.head_dim * 2 *
-                          sizeof(float);
-    uint64_t allowed = o->cache_mib ? (o->cache_mib << 20) / page_bytes : dk_ram_free_bytes() / 2 / page_bytes;
+    uint64_t pages = per_sequence * sequences, states = needs->state_bytes * sequences;
+    uint64_t bytes = o->cache_mib ? o->cache_mib << 20 : dk_ram_free_bytes() / 2;
+    uint64_t allowed = needs->page_bytes ? (bytes > states ? bytes - states : 0) / needs->page_bytes : pages;
 
     pages = pages < allowed ? pages : allowed;
     return (uint32_t)(pages < per_sequence ? per_sequence : pages);
@@ -61,25 +77,84 @@ static uint64_t files_stamp(const char *path)
     return sum;
 }
 
+/* Tensors that nobody asked for: parts of the release that are not run, and others. */
 struct unused {
-    uint32_t count;
+    const struct dk_model_config *config;
+    struct {
+        const char *part;
+        uint32_t tensors;
+    } skipped[SKIPPED_PARTS_MAX];
+    uint32_t others;
 };
 
-static void log_unused(void *ctx, const struct dk_tensor *t)
+static void count_unused(void *ctx, const struct dk_tensor *t)
 {
     struct unused *u = ctx;
+    const char *part = dk_model_tensor_skipped(u->config, t->name);
 
-    if (u->count++ < UNUSED_LOGGED_MAX)
+    for (uint32_t i = 0; part && i < SKIPPED_PARTS_MAX; i++) {
+        if (!u->skipped[i].part || !strcmp(u->skipped[i].part, part)) {
+            u->skipped[i].part = part;
+            u->skipped[i].tensors++;
+            return;
+        }
+    }
+    if (u->others++ < UNUSED_LOGGED_MAX)
         dk_log(DK_LOG_WARN, "model.unused", "tensor=%s file=%s", t->name, t->file);
+}
+
+static void log_unused(const struct worker_model *m)
+{
+    struct unused u = {.config = &m->config};
+
+    dk_checkpoint_unused(m->checkpoint, count_unused, &u);
+    for (uint32_t i = 0; i < SKIPPED_PARTS_MAX && u.skipped[i].part; i++)
+        dk_log(DK_LOG_INFO, "model.skipped", "part=\"%s\" tensors=%u", u.skipped[i].part, u.skipped[i].tensors);
+    if (u.others)
+        dk_log(DK_LOG_WARN, "model.unused", "dir=\"%s\" tensors=%u of %u", m->dir, u.others,
+               dk_checkpoint_tensor_count(m->checkpoint));
+}
+
+/* The back end, the family's part of the weights in it, and the sequences' memory. */
+static int open_layers(struct worker_model *m, const struct worker_options *o, struct dk_err *err)
+{
+    struct dk_backend_config backend = {.isa = o->node.isa_name,
+                                        .threads = o->node.threads,
+                                        .pin = o->node.pin,
+                                        .rows_max = m->rows_max,
+                                        .context = m->context};
+    struct dk_cache_shape shape = {
+        .page_tokens = PAGE_TOKENS, .sequences_max = m->sequences_max, .context = m->context};
+    struct dk_family_needs needs;
+    struct dk_cache_store store;
+    int rc;
+
+    dk_family_needs(&m->config, PAGE_TOKENS, &needs);
+    backend.scratch_floats_per_row = needs.scratch_floats_per_row;
+    rc = m->backend_ops->open(&backend, &m->backend, err);
+    if (rc < 0)
+        return rc;
+    shape.pages = cache_pages(m, o, &needs, m->sequences_max);
+    rc = m->family->load(&(struct dk_family_load){.ops = m->backend_ops,
+                                                  .backend = m->backend,
+                                                  .config = &m->config,
+                                                  .checkpoint = m->checkpoint,
+                                                  .page_tokens = PAGE_TOKENS,
+                                                  .pages = shape.pages,
+                                                  .state_slots = m->sequences_max,
+                                                  .full_attention = m->full_attention},
+                         &m->layers, err);
+    if (rc < 0)
+        return rc;
+    m->cache_tokens = (uint64_t)shape.pages * PAGE_TOKENS;
+    store = (struct dk_cache_store){.ctx = m, .copy_page = copy_page, .copy_state = copy_state};
+    rc = dk_cache_open(&shape, &store, &m->cache);
+    return rc < 0 ? dk_err_set(err, rc, "no memory for a cache of %u pages", shape.pages) : 0;
 }
 
 int worker_model_open(struct worker_model *m, const struct worker_plan *plan, const struct worker_options *o,
                       struct dk_err *err)
 {
-    struct dk_backend_config backend = {
-        .isa = o->node.isa_name, .threads = o->node.threads, .pin = o->node.pin, .rows_max = plan->rows_max};
-    struct unused unused = {0};
-    uint32_t pages;
     int rc;
 
     memset(m, 0, sizeof *m);
@@ -87,7 +162,7 @@ int worker_model_open(struct worker_model *m, const struct worker_plan *plan, co
     m->context = plan->context;
     m->rows_max = plan->rows_max;
     m->sequences_max = plan->sequences_max;
-    m->page_tokens = PAGE_TOKENS;
+    m->full_attention = plan->full_attention;
     m->backend_ops = backend_find(plan->backend);
     if (!m->backend_ops)
         return dk_err_set(err, -ENOTSUP, "back end '%s': this worker was built with: cpu", plan->backend);
@@ -108,25 +183,12 @@ int worker_model_open(struct worker_model *m, const struct worker_plan *plan, co
     if (!m->family)
         return dk_err_set(err, -ENOTSUP, "%s: model_type '%s' is not implemented in this worker", m->dir,
                           m->config.model_type);
-    backend.context = m->context;
-    backend.scratch_floats_per_row = dk_family_scratch(&m->config);
-    rc = m->backend_ops->open(&backend, &m->backend, err);
+    rc = open_layers(m, o, err);
     if (rc < 0)
         return rc;
-    pages = cache_pages(m, o, plan->sequences_max);
-    rc = m->family->load(m->backend_ops, m->backend, &m->config, m->checkpoint, PAGE_TOKENS, pages, &m->layers, err);
-    if (rc < 0)
-        return rc;
-    m->cache_tokens = (uint64_t)pages * PAGE_TOKENS;
-    rc = dk_cache_open(PAGE_TOKENS, pages, plan->sequences_max, m->context, &m->cache);
-    if (rc < 0)
-        return dk_err_set(err, rc, "no memory for a cache of %u pages", pages);
-    dk_checkpoint_unused(m->checkpoint, log_unused, &unused);
-    if (unused.count)
-        dk_log(DK_LOG_WARN, "model.unused", "dir=\"%s\" tensors=%u of %u", m->dir, unused.count,
-               dk_checkpoint_tensor_count(m->checkpoint));
-    dk_log(DK_LOG_INFO, "model.open", "dir=\"%s\" type=%s layers=%u hidden=%u context=%u cache_tokens=%u", m->dir,
-           m->config.model_type, m->config.layers, m->config.hidden, m->context, pages * PAGE_TOKENS);
+    log_unused(m);
+    dk_log(DK_LOG_INFO, "model.open", "dir=\"%s\" type=%s layers=%u hidden=%u context=%u cache_tokens=%llu", m->dir,
+           m->config.model_type, m->config.layers, m->config.hidden, m->context, (unsigned long long)m->cache_tokens);
     return 0;
 }
 
@@ -145,5 +207,6 @@ bool worker_model_serves(const struct worker_model *m, const struct worker_plan 
 {
     return m->layers && m->id == plan->model_id && !strcmp(m->dir, plan->model_dir) && m->context == plan->context &&
            m->rows_max == plan->rows_max && m->sequences_max == plan->sequences_max &&
-           !strcmp(m->backend_ops->name, plan->backend) && m->files_stamp == files_stamp(m->dir);
+           m->full_attention == plan->full_attention && !strcmp(m->backend_ops->name, plan->backend) &&
+           m->files_stamp == files_stamp(m->dir);
 }

@@ -7,12 +7,13 @@
 #include "attention-worker/options.h"
 #include "attention-worker/plan_slots.h"
 
-/* A model as the worker holds it: checkpoint, back end with the attention weights, KV cache. */
+/* A model as the worker holds it: checkpoint, back end with the attention weights, caches. */
 struct worker_model {
     char dir[512];
     uint64_t id;          /* dk_checkpoint_id */
     uint64_t files_stamp; /* changes when a file in dir does */
-    uint32_t context, page_tokens, rows_max, sequences_max;
+    uint32_t context, rows_max, sequences_max;
+    bool full_attention;
     uint64_t cache_tokens; /* places in the cache */
     struct dk_model_config config;
     struct dk_checkpoint *checkpoint;

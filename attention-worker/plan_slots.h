@@ -2,6 +2,7 @@
 #ifndef WORKER_PLAN_SLOTS_H
 #define WORKER_PLAN_SLOTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "plan/plan.h"
@@ -20,6 +21,7 @@ struct worker_plan {
     uint64_t model_id;
     char model_dir[DK_MODEL_DIR_MAX + 1], backend[16];
     uint32_t multiple_of, context;
+    bool full_attention;    /* models with an indexer: every position instead of the selected ones */
     uint32_t rows_max;      /* of a step */
     uint32_t sequences_max; /* in the cache at a time */
     uint32_t slot_count;

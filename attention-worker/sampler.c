@@ -152,26 +152,57 @@ static void report_top(const float *logits, uint32_t vocab, uint32_t count, doub
     out->top_count = n;
 }
 
-int dk_sample(const float *logits, uint32_t vocab, const struct dk_sampling *s, uint32_t position, uint32_t *scratch,
-              struct dk_sampled *out)
+/* The most likely token and the logarithm of the sum of exponentials. */
+static int normalise(const float *logits, uint32_t vocab, uint32_t *best, double *log_total)
 {
-    uint32_t best = 0;
-    double total = 0, log_total;
+    double total = 0;
 
-    assert(vocab > 0 && s->logprobs <= DK_LOGPROBS_MAX && s->temperature >= 0);
+    *best = 0;
     for (uint32_t t = 0; t < vocab; t++) {
         if (isnan(logits[t]))
             return -EDOM;
-        if (logits[t] > logits[best])
-            best = t;
+        if (logits[t] > logits[*best])
+            *best = t;
     }
-    if (!isfinite(logits[best]))
+    if (!isfinite(logits[*best]))
         return -EDOM;
     for (uint32_t t = 0; t < vocab; t++)
-        total += expf(logits[t] - logits[best]);
-    log_total = (double)logits[best] + log(total);
-    out->token = s->temperature > 0 ? draw(logits, vocab, s, logits[best], uniform(s->seed, position), scratch) : best;
-    out->logprob = (float)(logits[out->token] - log_total);
-    report_top(logits, vocab, s->logprobs, log_total, out);
+        total += expf(logits[t] - logits[*best]);
+    *log_total = (double)logits[*best] + log(total);
+    return 0;
+}
+
+static void report(const float *logits, uint32_t vocab, uint32_t token, uint32_t top, double log_total,
+                   struct dk_sampled *out)
+{
+    out->token = token;
+    out->logprob = (float)(logits[token] - log_total);
+    report_top(logits, vocab, top, log_total, out);
+}
+
+int dk_sample(const float *logits, uint32_t vocab, const struct dk_sampling *s, uint32_t position, uint32_t *scratch,
+              struct dk_sampled *out)
+{
+    uint32_t token;
+    double log_total;
+
+    assert(vocab > 0 && s->logprobs <= DK_LOGPROBS_MAX && s->temperature >= 0);
+    if (normalise(logits, vocab, &token, &log_total) < 0)
+        return -EDOM;
+    if (s->temperature > 0)
+        token = draw(logits, vocab, s, logits[token], uniform(s->seed, position), scratch);
+    report(logits, vocab, token, s->logprobs, log_total, out);
+    return 0;
+}
+
+int dk_score(const float *logits, uint32_t vocab, uint32_t token, uint32_t top, struct dk_sampled *out)
+{
+    uint32_t best;
+    double log_total;
+
+    assert(token < vocab && top <= DK_LOGPROBS_MAX);
+    if (normalise(logits, vocab, &best, &log_total) < 0)
+        return -EDOM;
+    report(logits, vocab, token, top, log_total, out);
     return 0;
 }

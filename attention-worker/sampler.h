@@ -28,5 +28,8 @@ struct dk_sampled {
  * else runs. scratch [vocab]. -EDOM: a logit is NaN or +infinity, or none is finite. */
 int dk_sample(const float *logits, uint32_t vocab, const struct dk_sampling *s, uint32_t position, uint32_t *scratch,
               struct dk_sampled *out);
+/* How likely a given token is: out->token is `token`, with its log-probability and `top` alternatives (at most
+ * DK_LOGPROBS_MAX). -EDOM as above. */
+int dk_score(const float *logits, uint32_t vocab, uint32_t token, uint32_t top, struct dk_sampled *out);
 
 #endif

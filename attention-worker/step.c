@@ -4,13 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attention-worker/router.h"
 #include "base/arena.h"
 #include "base/log.h"
 
+#define HEAD_ROWS 32u /* at a time, when every row's logits are wanted */
+
 static void set_state(struct step *s, enum step_state to)
 {
-    static const char *const names[STEP_STATES] = {"free", "attend", "await_ducks", "sum", "head", "reply"};
+    static const char *const names[STEP_STATES] = {"free", "attend", "meanwhile", "await_ducks",
+                                                   "sum",  "head",   "reply"};
 
     dk_log(DK_LOG_DEBUG, "step.state", "from=%s to=%s layer=%u", names[s->state], names[to], s->layer);
     s->state = to;
@@ -50,22 +52,29 @@ int step_open(struct step *s, struct worker_model *m, const struct worker_plan *
     return 0;
 }
 
-static void forget_request(struct step *s)
+void step_forget(struct step *s)
 {
     for (uint32_t i = 0; s->request && i < s->sequences_max; i++) {
         free(s->sequences[i].logits);
+        free(s->sequences[i].scores);
+        dk_trace_list_fini(&s->sequences[i].trace);
         s->sequences[i].logits = NULL;
+        s->sequences[i].scores = NULL;
     }
+    if (s->traced)
+        s->model->family->trace(s->model->layers, NULL);
+    s->traced = NULL;
     if (s->request)
         protobuf_c_message_free_unpacked(&s->request->base, NULL);
     s->request = NULL;
+    set_state(s, STEP_FREE);
 }
 
 void step_close(struct step *s)
 {
     if (s->model)
         fanout_abort(&s->fanout);
-    forget_request(s);
+    step_forget(s);
     free(s->sequences);
     free(s->spans);
     free(s->head_sequences);
@@ -110,6 +119,12 @@ static int sequence_check(struct step *s, const Dk__StepSequence *q, struct dk_e
         if (q->tokens[i] >= s->model->config.vocab)
             return dk_err_set(err, -EINVAL, "token %zu is %u; the vocabulary has %u", i, q->tokens[i],
                               s->model->config.vocab);
+    if (q->has_next_token && q->next_token >= s->model->config.vocab)
+        return dk_err_set(err, -EINVAL, "the next token is %u; the vocabulary has %u", q->next_token,
+                          s->model->config.vocab);
+    if (q->trace && s->traced)
+        return dk_err_set(err, -EAGAIN, "sequence %llu: another one is traced in this step",
+                          (unsigned long long)q->sequence_id);
     return 0;
 }
 
@@ -117,7 +132,7 @@ static int sequence_check(struct step *s, const Dk__StepSequence *q, struct dk_e
 static void admit(struct step *s, struct step_sequence *seq)
 {
     const Dk__StepSequence *q = seq->request;
-    const uint32_t *pages;
+    struct dk_cache_place place;
     struct dk_span *span = &s->spans[s->span_count];
     int rc;
 
@@ -126,7 +141,7 @@ static void admit(struct step *s, struct step_sequence *seq)
         return;
     if (q->position == 0)
         dk_cache_release(s->model->cache, q->sequence_id);
-    rc = dk_cache_extend(s->model->cache, q->sequence_id, q->position + (uint32_t)q->n_tokens, &pages);
+    rc = dk_cache_extend(s->model->cache, q->sequence_id, q->position + (uint32_t)q->n_tokens, &place);
     if (rc < 0) {
         dk_err_set(&seq->err, rc == -E2BIG ? -E2BIG : -ENOSPC,
                    rc == -E2BIG ? "the sequence is longer than the context of %u tokens"
@@ -135,9 +150,19 @@ static void admit(struct step *s, struct step_sequence *seq)
         return;
     }
     seq->span = (int32_t)s->span_count++;
-    *span = (struct dk_span){.row = s->rows, .count = (uint32_t)q->n_tokens, .position = q->position, .pages = pages};
+    *span = (struct dk_span){.row = s->rows,
+                             .count = (uint32_t)q->n_tokens,
+                             .position = q->position,
+                             .pages = place.pages,
+                             .state = place.state};
     memcpy(s->ids + s->rows, q->tokens, q->n_tokens * sizeof *s->ids);
     s->rows += span->count;
+    if (!q->trace)
+        return;
+    s->traced = seq;
+    s->trace = (struct dk_trace){
+        .row = span->row, .count = span->count, .state = span->state, .put = dk_trace_list_put, .ctx = &seq->trace};
+    s->model->family->trace(s->model->layers, &s->trace);
 }
 
 void step_begin(struct step *s, Dk__NextStepReply *request)
@@ -195,21 +220,21 @@ static void mark_bad_rows(struct step *s)
 
 static void attend(struct step *s, uint64_t now_us)
 {
-    const struct dk_model_config *c = &s->model->config;
-    bool moe = c->layer_is_moe[s->layer];
+    const struct dk_router *router = s->model->family->router(s->model->layers, s->layer);
     uint64_t begin_us = s->clock_us(), prepared_us;
     struct dk_err err = {0};
     int rc;
 
-    s->model->family->attend(s->model->layers, s->layer, s->ffn_in, moe ? s->router_logits : NULL);
-    if (moe) {
-        dk_router_softmax(s->router_logits, s->rows, c->experts, c->top_k, c->norm_topk, s->expert_ids,
-                          s->expert_weights, s->row_ok);
+    s->model->family->attend(s->model->layers, s->layer, s->ffn_in, router ? s->router_logits : NULL);
+    if (router) {
+        dk_route(router, s->router_logits, s->rows, s->expert_ids, s->expert_weights, s->row_ok);
         mark_bad_rows(s);
+        if (s->traced)
+            dk_trace_experts(&s->trace, s->layer, router->top_k, s->expert_ids, s->expert_weights);
     }
     prepared_us = s->clock_us();
-    rc = fanout_begin(&s->fanout, s->layer, s->rows, s->ffn_in, moe ? s->expert_ids : NULL,
-                      moe ? s->expert_weights : NULL, now_us, &err);
+    rc = fanout_begin(&s->fanout, s->layer, s->rows, s->ffn_in, router ? s->expert_ids : NULL,
+                      router ? s->expert_weights : NULL, now_us, &err);
     s->timing.prepare_us += prepared_us - begin_us;
     s->fanout.asked_us = s->clock_us();
     s->timing.send_us += s->fanout.asked_us - prepared_us;
@@ -217,7 +242,13 @@ static void attend(struct step *s, uint64_t now_us)
     if (rc < 0)
         step_fail(s, &err);
     else
-        set_state(s, s->fanout.waiting ? STEP_AWAIT_DUCKS : STEP_SUM);
+        set_state(s, STEP_MEANWHILE);
+}
+
+static void meanwhile(struct step *s)
+{
+    s->model->family->meanwhile(s->model->layers, s->layer);
+    set_state(s, s->fanout.waiting ? STEP_AWAIT_DUCKS : STEP_SUM);
 }
 
 static void sum(struct step *s)
@@ -237,6 +268,13 @@ static void sum(struct step *s)
 
 /* ---- head and sampler */
 
+static void damaged(struct step *s, struct step_sequence *seq, uint32_t position)
+{
+    dk_err_set(&seq->err, -EBADMSG,
+               "a logit of token %u is not a number: weights in %s are damaged; download them again", position,
+               s->model->dir);
+}
+
 static void sample(struct step *s, struct step_sequence *seq, const float *logits)
 {
     const Dk__Sampling *q = seq->request->sampling;
@@ -251,33 +289,59 @@ static void sample(struct step *s, struct step_sequence *seq, const float *logit
         how.logprobs = q->logprobs < DK_LOGPROBS_MAX ? q->logprobs : DK_LOGPROBS_MAX;
     }
     if (dk_sample(logits, s->model->config.vocab, &how, position, s->scratch, &seq->token) < 0)
-        dk_err_set(&seq->err, -EBADMSG,
-                   "a logit of token %u is not a number: weights in %s are damaged; download them again", position - 1,
-                   s->model->dir);
+        damaged(s, seq, position - 1);
     else
         seq->sampled = true;
 }
 
-/* Logits of every row of a sequence that wants them; the last row's serve the sampler too. */
-static void all_logits(struct step *s, struct step_sequence *seq)
+/* How likely the token behind row i of the sequence was. */
+static void score(struct step *s, struct step_sequence *seq, uint32_t i, const float *logits)
+{
+    const Dk__StepSequence *q = seq->request;
+    uint32_t top = q->score_top < DK_LOGPROBS_MAX ? q->score_top : DK_LOGPROBS_MAX;
+    uint32_t token;
+
+    if (i + 1 < q->n_tokens)
+        token = q->tokens[i + 1];
+    else if (q->has_next_token)
+        token = q->next_token;
+    else
+        return;
+    if (dk_score(logits, s->model->config.vocab, token, top, &seq->scores[seq->score_count]) < 0)
+        damaged(s, seq, q->position + i);
+    else
+        seq->score_count++;
+}
+
+/* A sequence that wants logits or scores of its rows: they are made some rows at a time; the last row's serve the
+ * sampler too. */
+static void every_row(struct step *s, struct step_sequence *seq)
 {
     const struct dk_span *span = &s->spans[seq->span];
-    uint32_t vocab = s->model->config.vocab, rows[32];
+    uint32_t vocab = s->model->config.vocab, rows[HEAD_ROWS];
+    bool keep = seq->request->want_logits;
+    float *logits = malloc((size_t)(keep || span->count < HEAD_ROWS ? span->count : HEAD_ROWS) * vocab * sizeof(float));
 
-    seq->logits = malloc((size_t)span->count * vocab * sizeof(float));
-    if (!seq->logits) {
-        dk_err_set(&seq->err, -ENOMEM, "no memory for %u rows of logits", span->count);
-        return;
-    }
-    for (uint32_t first = 0; first < span->count; first += 32) {
-        uint32_t n = span->count - first < 32 ? span->count - first : 32;
+    if (keep)
+        seq->logits = logits;
+    if (seq->request->score)
+        seq->scores = calloc(span->count, sizeof *seq->scores);
+    if (!logits || (seq->request->score && !seq->scores))
+        dk_err_set(&seq->err, -ENOMEM, "no memory for logits or scores of %u rows", span->count);
+    for (uint32_t first = 0; first < span->count && !seq->err.rc; first += HEAD_ROWS) {
+        uint32_t n = span->count - first < HEAD_ROWS ? span->count - first : HEAD_ROWS;
+        float *part = keep ? logits + (size_t)first * vocab : logits;
 
         for (uint32_t i = 0; i < n; i++)
             rows[i] = span->row + first + i;
-        s->model->family->head(s->model->layers, rows, n, seq->logits + (size_t)first * vocab);
+        s->model->family->head(s->model->layers, rows, n, part);
+        for (uint32_t i = 0; i < n && seq->scores && !seq->err.rc; i++)
+            score(s, seq, first + i, part + (size_t)i * vocab);
+        if (first + n == span->count && seq->request->sample && !seq->err.rc)
+            sample(s, seq, part + (size_t)(n - 1) * vocab);
     }
-    if (seq->request->sample)
-        sample(s, seq, seq->logits + (size_t)(span->count - 1) * vocab);
+    if (!keep)
+        free(logits);
 }
 
 static void head(struct step *s)
@@ -289,8 +353,8 @@ static void head(struct step *s)
 
         if (seq->err.rc)
             continue;
-        if (seq->request->want_logits) {
-            all_logits(s, seq);
+        if (seq->request->want_logits || seq->request->score) {
+            every_row(s, seq);
         } else if (seq->request->sample) {
             s->head_sequences[count] = seq;
             rows[count++] = s->spans[seq->span].row + s->spans[seq->span].count - 1;
@@ -309,6 +373,9 @@ bool step_run(struct step *s, uint64_t now_us)
     case STEP_ATTEND:
         attend(s, now_us);
         return true;
+    case STEP_MEANWHILE:
+        meanwhile(s);
+        return true;
     case STEP_SUM:
         sum(s);
         return true;
@@ -320,111 +387,23 @@ bool step_run(struct step *s, uint64_t now_us)
     }
 }
 
+bool step_is_out(const struct step *s)
+{
+    return s->state == STEP_MEANWHILE || s->state == STEP_AWAIT_DUCKS;
+}
+
 bool step_on_event(struct step *s, const struct dk_transport_event *event, struct dk_arena *arena)
 {
     struct dk_err err = {0};
     bool taken;
     int rc;
 
-    if (s->state != STEP_AWAIT_DUCKS)
+    if (!step_is_out(s))
         return false;
     rc = fanout_on_event(&s->fanout, event, arena, &taken, &err);
     if (rc < 0)
         step_fail(s, &err);
-    else if (rc == 1)
+    else if (rc == 1 && s->state == STEP_AWAIT_DUCKS)
         set_state(s, STEP_SUM);
     return taken;
-}
-
-/* ---- the result */
-
-static void fill_sequence(const struct step *s, const struct step_sequence *seq, Dk__SequenceResult *r,
-                          Dk__Status *status, Dk__TokenLogprob *top, Dk__TokenLogprob **top_list)
-{
-    dk__sequence_result__init(r);
-    r->sequence_id = seq->request->sequence_id;
-    if (seq->err.rc) {
-        dk__status__init(status);
-        status->code = dk_code_from_errno(seq->err.rc);
-        status->text = (char *)(uintptr_t)seq->err.text;
-        r->error = status;
-        return;
-    }
-    if (seq->logits) {
-        r->has_logits = r->has_vocab = true;
-        r->vocab = s->model->config.vocab;
-        r->logits.data = (uint8_t *)seq->logits;
-        r->logits.len = seq->request->n_tokens * (size_t)r->vocab * sizeof(float);
-    }
-    if (!seq->sampled)
-        return;
-    r->has_token = r->has_logprob = true;
-    r->token = seq->token.token;
-    r->logprob = seq->token.logprob;
-    r->n_top = seq->token.top_count;
-    r->top = top_list;
-    for (uint32_t i = 0; i < seq->token.top_count; i++) {
-        dk__token_logprob__init(&top[i]);
-        top[i].id = seq->token.top_ids[i];
-        top[i].logprob = seq->token.top_logprobs[i];
-        top_list[i] = &top[i];
-    }
-}
-
-static void fill_timing(const struct step *s, Dk__StepTiming *t)
-{
-    dk__step_timing__init(t);
-#define SET(field, v) (t->has_##field = true, t->field = (v))
-    SET(total_us, s->clock_us() - s->timing.begin_us);
-    SET(prepare_us, s->timing.prepare_us);
-    SET(send_us, s->timing.send_us);
-    SET(wait_us, s->timing.wait_us);
-    SET(fetch_us, s->timing.fetch_us);
-    SET(duck_max_us, s->timing.duck_max_us);
-    SET(weight_bytes, s->timing.weight_bytes);
-    SET(overtaken, s->timing.overtaken);
-    SET(rows, s->rows);
-    SET(layer_operations, s->timing.operations);
-#undef SET
-}
-
-struct result_parts {
-    Dk__SequenceResult result;
-    Dk__Status status;
-    Dk__TokenLogprob top[DK_LOGPROBS_MAX];
-    Dk__TokenLogprob *top_list[DK_LOGPROBS_MAX];
-};
-
-uint8_t *step_result(struct step *s, size_t *bytes)
-{
-    const Dk__Step *step = s->request->step;
-    size_t count = s->err.rc ? 0 : step->n_sequences;
-    struct result_parts *parts = calloc(count + 1, sizeof *parts);
-    Dk__SequenceResult **list = calloc(count + 1, sizeof *list);
-    Dk__StepResult r = DK__STEP_RESULT__INIT;
-    Dk__StepTiming timing;
-    Dk__Status status = DK__STATUS__INIT;
-    uint8_t *out = NULL;
-
-    r.step_id = step->step_id;
-    fill_timing(s, &timing);
-    r.timing = &timing;
-    if (s->err.rc) {
-        status.code = dk_code_from_errno(s->err.rc);
-        status.text = s->err.text;
-        r.error = &status;
-    }
-    for (size_t i = 0; parts && list && i < count; i++) {
-        fill_sequence(s, &s->sequences[i], &parts[i].result, &parts[i].status, parts[i].top, parts[i].top_list);
-        list[i] = &parts[i].result;
-    }
-    r.n_sequences = count;
-    r.sequences = list;
-    if (parts && list)
-        out = dk_message_pack(&r, bytes);
-    free(parts);
-    free(list);
-    forget_request(s);
-    set_state(s, STEP_FREE);
-    return out;
 }

@@ -5,6 +5,7 @@
 #include "attention-worker/fanout.h"
 #include "attention-worker/model.h"
 #include "attention-worker/sampler.h"
+#include "attention-worker/trace.h"
 #include "wire/wire.h"
 
 /* One batched pass over the layers for the rows of several sequences, as a state machine: it stops where the ducks have
@@ -12,7 +13,8 @@
 enum step_state {
     STEP_FREE,        /* nothing to do */
     STEP_ATTEND,      /* this layer's attention, router and fan-out come next */
-    STEP_AWAIT_DUCKS, /* rows are out, partial sums missing */
+    STEP_MEANWHILE,   /* rows are on their way; the worker's own part of the feed-forward comes next */
+    STEP_AWAIT_DUCKS, /* partial sums are missing */
     STEP_SUM,         /* all partial sums are there */
     STEP_HEAD,        /* all layers done: head and sampler come next */
     STEP_REPLY,       /* the result is ready to be taken */
@@ -25,7 +27,10 @@ struct step_sequence {
     struct dk_err err; /* rc 0: fine */
     bool sampled;
     struct dk_sampled token;
-    float *logits; /* [tokens][vocab] if wanted */
+    float *logits;             /* [tokens][vocab] if wanted */
+    struct dk_sampled *scores; /* [score_count] of the token behind each, if wanted */
+    uint32_t score_count;
+    struct dk_trace_list trace; /* values inside the layers, if wanted */
 };
 
 struct step_timing {
@@ -51,9 +56,11 @@ struct step {
     float *router_logits;    /* [rows_max][experts] */
     int32_t *expert_ids;     /* [rows_max][top_k] */
     float *expert_weights;
-    bool *row_ok;      /* [rows_max] */
-    float *logits;     /* [sequences_max][vocab] */
-    uint32_t *scratch; /* [vocab] */
+    bool *row_ok;                 /* [rows_max] */
+    float *logits;                /* [sequences_max][vocab] */
+    uint32_t *scratch;            /* [vocab] */
+    struct step_sequence *traced; /* NULL: none */
+    struct dk_trace trace;
     struct step_timing timing;
     struct dk_err err; /* of the whole step */
 };
@@ -67,11 +74,15 @@ void step_close(struct step *s); /* a running step is aborted without a result; 
 void step_begin(struct step *s, Dk__NextStepReply *request);
 /* Goes on as far as possible. True: something happened. */
 bool step_run(struct step *s, uint64_t now_us);
+/* Whether ducks have been asked and their answers are not yet added up. */
+bool step_is_out(const struct step *s);
 /* A transport event. Returns whether the step has taken it (and will give its data back). */
 bool step_on_event(struct step *s, const struct dk_transport_event *event, struct dk_arena *arena);
 /* Ends the running step with an error for all its sequences. */
 void step_fail(struct step *s, const struct dk_err *err);
 
+/* Frees what is left of a finished step, the request and the sequences' results; the state is FREE after. */
+void step_forget(struct step *s);
 /* State REPLY: packs the NextStepRequest's result (a Dk__StepResult) into malloc'ed bytes; the state is FREE after.
  * NULL: no memory. */
 uint8_t *step_result(struct step *s, size_t *bytes);

@@ -2,74 +2,47 @@
 #ifndef DK_GQA_LAYER_H
 #define DK_GQA_LAYER_H
 
-#include "attention-worker/family/family.h"
+#include "attention-worker/family/piece.h"
 
-/* Pieces that families with grouped-query attention are made of: embedding and head, one layer's attention, and the
- * check of the feed-forward's tensors. Each piece loads its weights, runs, and frees them. */
+/* Grouped-query attention (arXiv 2305.13245) with rotary positions (arXiv 2104.09864), in the steps that families put
+ * together. Input and output are c->h [rows][hidden]. D is head_dim. */
 
-/* The place of everything here: what a load reads from and a piece runs on. */
-struct dk_piece_context {
-    const struct dk_backend_ops *ops;
-    struct dk_backend *backend;
-    const struct dk_model_config *config;
-    struct dk_checkpoint *checkpoint; /* while loading */
-};
-
-/* Loads one weight by name. cols 0: a vector of `rows`. */
-int dk_piece_load(const struct dk_piece_context *c, enum dk_weight_use use, const char *name, uint32_t rows,
-                  uint32_t cols, struct dk_weight **out, struct dk_err *err);
-
-/* Embedding, final norm and head. */
-struct dk_token_ends {
-    struct dk_weight *table, *norm, *head;
-    struct dk_rows chosen; /* [rows_max][hidden] */
-};
-
-int dk_token_ends_load(const struct dk_piece_context *c, struct dk_token_ends *e, struct dk_err *err);
-void dk_token_ends_free(const struct dk_piece_context *c, struct dk_token_ends *e);
-/* x [rows][hidden], the residual stream; logits [count][vocab] on the host. */
-void dk_token_ends_head(const struct dk_piece_context *c, const struct dk_token_ends *e, struct dk_rows x,
-                        const uint32_t *rows, uint32_t count, float *logits);
-
-/* One layer's attention with the norm before it. */
 struct dk_gqa_layer {
-    struct dk_weight *norm, *q, *k, *v, *o;
-    struct dk_weight *q_norm, *k_norm; /* NULL: the family has none */
+    uint32_t ordinal;                           /* in the cache */
+    struct dk_weight *q, *k, *v, *o;            /* q: [2 * heads * D] rows with an output gate */
+    struct dk_weight *q_bias, *k_bias, *v_bias; /* NULL: the family has none */
+    struct dk_weight *q_norm, *k_norm;          /* [D]; NULL: the family has none */
 };
 
-/* What all layers of a step share. */
-struct dk_gqa_step {
-    struct dk_rows x;         /* [rows][hidden] the residual stream */
-    struct dk_rows h;         /* [rows][hidden] after a norm; then the mixer's or the feed-forward's output */
-    struct dk_rows q, mix;    /* [rows][heads * head_dim] */
-    struct dk_rows k, v;      /* [rows][kv_heads * head_dim] */
-    struct dk_rows angles;    /* [rows][head_dim] */
-    float *inverse_frequency; /* [head_dim / 2] */
+struct dk_gqa {
+    struct dk_gqa_layer *layers; /* by layer of the model; those of other mixers stay empty */
+    uint32_t count;              /* loaded */
     struct dk_kv *kv;
-    struct dk_family_batch batch;
+    struct dk_rows q_gate;  /* [rows][heads][2 * D] query and gate of each head, if there are gates */
+    struct dk_rows q, gate; /* [rows][heads * D] */
+    struct dk_rows k, v;    /* [rows][kv_heads * D] */
+    struct dk_rows y;       /* [rows][heads * D] what attention gives */
 };
 
-int dk_gqa_step_open(const struct dk_piece_context *c, uint32_t page_tokens, uint32_t pages, struct dk_gqa_step *s,
-                     struct dk_err *err);
-void dk_gqa_step_close(const struct dk_piece_context *c, struct dk_gqa_step *s);
-/* Embedding and rotation angles of a new step. */
-void dk_gqa_step_begin(const struct dk_piece_context *c, const struct dk_token_ends *e, struct dk_gqa_step *s,
-                       const struct dk_family_batch *batch);
+int dk_gqa_take(struct dk_piece_context *c, struct dk_gqa *g, struct dk_err *err);
+/* Cache bytes of one position in all layers. */
+uint64_t dk_gqa_position_bytes(const struct dk_model_config *c);
+int dk_gqa_open(const struct dk_piece_context *c, const struct dk_family_load *l, struct dk_gqa *g, struct dk_err *err);
+int dk_gqa_load(struct dk_piece_context *c, uint32_t layer, struct dk_gqa *g, struct dk_err *err);
+void dk_gqa_close(const struct dk_piece_context *c, struct dk_gqa *g); /* fine on a zeroed one */
 
-int dk_gqa_layer_load(const struct dk_piece_context *c, uint32_t layer, bool qk_norm, struct dk_gqa_layer *l,
-                      struct dk_err *err);
-void dk_gqa_layer_free(const struct dk_piece_context *c, struct dk_gqa_layer *l);
-/* x += attention(norm(x)) */
-void dk_gqa_layer_run(const struct dk_piece_context *c, const struct dk_gqa_layer *l, uint32_t layer,
-                      struct dk_gqa_step *s);
-/* h = norm(x), and its copy on the host. */
-void dk_gqa_ffn_input(const struct dk_piece_context *c, const struct dk_weight *norm, struct dk_gqa_step *s,
-                      float *ffn_in);
-/* x += ffn_out */
-void dk_gqa_ffn_output(const struct dk_piece_context *c, struct dk_gqa_step *s, const float *ffn_out);
-
-/* gate_proj, up_proj and down_proj under `prefix` are there with their shapes. */
-int dk_ffn_tensors_check(const struct dk_piece_context *c, const char *prefix, uint32_t intermediate,
-                         struct dk_err *err);
+/* q, k, v = h W^T, plus biases if there are any. With an output gate: also gate; q_proj's rows are [query, gate] for
+ * each head. */
+void dk_gqa_project(const struct dk_piece_context *c, uint32_t layer, const struct dk_gqa *g);
+/* q, k = RMSNorm over the D numbers of each head. */
+void dk_gqa_norm_heads(const struct dk_piece_context *c, uint32_t layer, const struct dk_gqa *g);
+/* Rotates the first rope.dims numbers of each head of q and k, on halves; the rest passes. */
+void dk_gqa_rotate(const struct dk_piece_context *c, const struct dk_gqa *g);
+/* y = causal attention with softmax(q k / sqrt(D)); query head h uses key head h / (heads / kv_heads). */
+void dk_gqa_attend(const struct dk_piece_context *c, uint32_t layer, const struct dk_gqa *g);
+/* y *= sigmoid(gate) */
+void dk_gqa_gate(const struct dk_piece_context *c, const struct dk_gqa *g);
+/* h = y W_o^T */
+void dk_gqa_output(const struct dk_piece_context *c, uint32_t layer, const struct dk_gqa *g);
 
 #endif

@@ -65,9 +65,19 @@ void dk_silu_mul(const struct dk_kernels *k, uint32_t n, const float *g, const f
     k->silu_mul(n, g, u, y);
 }
 
+void dk_sigmoid_mul(const struct dk_kernels *k, uint32_t n, const float *g, const float *u, float *y)
+{
+    k->sigmoid_mul(n, g, u, y);
+}
+
 void dk_rope_halves(const struct dk_kernels *k, uint32_t n, float *x, const float *cosine, const float *sine)
 {
     k->rope_halves(n, x, cosine, sine);
+}
+
+void dk_rope_pairs(const struct dk_kernels *k, uint32_t n, float *x, const float *cosine, const float *sine)
+{
+    k->rope_pairs(n, x, cosine, sine);
 }
 
 uint64_t dk_read(const struct dk_kernels *k, const void *data, size_t bytes)

@@ -94,6 +94,12 @@ enum dk_isa dk_kernels_isa(const struct dk_kernels *k);
 void dk_matmul(const struct dk_kernels *k, struct dk_exec *e, const struct dk_matrix *w, uint32_t n, const float *x,
                size_t ldx, float *y, size_t ldy);
 
+/* The same head by head: w [heads], all of one type and shape [out][in]; x [n][ldx] holds head h's input at columns
+ * [h * in, ...), y [n][ldy] gets its output at columns [h * out, ...). One job of e for all heads: their rows together
+ * are split over the threads. y is not x. */
+void dk_matmul_heads(const struct dk_kernels *k, struct dk_exec *e, uint32_t heads, const struct dk_matrix *w,
+                     uint32_t n, const float *x, size_t ldx, float *y, size_t ldy);
+
 /* Mixture of experts on a slice: y[n][hidden] = sum over the row's activated experts, in ascending expert id, of
  * weight * ffn[id](x). ids [n][k] in [0, experts), distinct within a row; weights [n][k]. Each expert's weights
  * are streamed once for all its rows. scratch: dk_moe_scratch_bytes, of any alignment. Dense layer: experts 1, k 1, ids
@@ -104,15 +110,19 @@ uint64_t dk_moe(const struct dk_kernels *k, struct dk_exec *e, const struct dk_f
                 void *scratch);
 
 /* What attention needs; all [n] f32, single thread, same bits in every variant, any alignment. The exponential in
- * dk_softmax and dk_silu_mul is within 1 ulp of the exact value (3 ulp for silu where its result is normal). */
+ * dk_softmax, dk_silu_mul and dk_sigmoid_mul is within 1 ulp of the exact value (3 ulp for silu and sigmoid where the
+ * result is normal). */
 /* y = x * rsqrt(mean(x^2) + eps) * w. y may be x. */
 void dk_rmsnorm(const struct dk_kernels *k, uint32_t n, const float *x, const float *w, float eps, float *y);
 float dk_dot(const struct dk_kernels *k, uint32_t n, const float *a, const float *b);
 void dk_axpy(const struct dk_kernels *k, uint32_t n, float a, const float *x, float *y); /* y += a x */
 void dk_softmax(const struct dk_kernels *k, uint32_t n, float *x);                       /* in place */
+/* y = silu(g) u and y = sigmoid(g) u. y may be g or u. */
 void dk_silu_mul(const struct dk_kernels *k, uint32_t n, const float *g, const float *u, float *y);
-/* Rotates pairs (i, i + n/2); cos, sin [n/2]. In place. */
+void dk_sigmoid_mul(const struct dk_kernels *k, uint32_t n, const float *g, const float *u, float *y);
+/* Rotates pairs (i, i + n/2) or neighbours (2i, 2i + 1); n even; cos, sin [n/2]. In place. */
 void dk_rope_halves(const struct dk_kernels *k, uint32_t n, float *x, const float *cosine, const float *sine);
+void dk_rope_pairs(const struct dk_kernels *k, uint32_t n, float *x, const float *cosine, const float *sine);
 
 /* Reads the bytes with wide loads and prefetch, as fast as this ISA can: the yardstick of benchmarks. Returns a sum
  * that must be used. */

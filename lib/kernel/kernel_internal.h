@@ -44,7 +44,9 @@ struct dk_kernels {
     void (*scale_mul)(uint32_t n, const float *x, float r, const float *w, float *y); /* y = x r w */
     void (*softmax)(uint32_t n, float *x);
     void (*silu_mul)(uint32_t n, const float *g, const float *u, float *y);
+    void (*sigmoid_mul)(uint32_t n, const float *g, const float *u, float *y);
     void (*rope_halves)(uint32_t n, float *x, const float *cosine, const float *sine);
+    void (*rope_pairs)(uint32_t n, float *x, const float *cosine, const float *sine);
     uint64_t (*read)(const void *data, size_t bytes);
 };
 

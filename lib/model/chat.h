@@ -10,19 +10,45 @@
 /* Chat templates, rendered natively per family: the same text as the Jinja template of the release. */
 
 enum dk_chat_format {
-    DK_CHAT_QWEN3,  /* ChatML, <think> */
-    DK_CHAT_CHATML, /* ChatML with a default system message: SmolLM2 */
-    DK_CHAT_NONE,   /* the folder has no template that is known */
+    DK_CHAT_QWEN3,          /* ChatML, calls as JSON; the model opens <think> itself */
+    DK_CHAT_QWEN3_INSTRUCT, /* Qwen3-*-Instruct-2507: the same without thoughts */
+    DK_CHAT_QWEN3_THINKING, /* Qwen3-*-Thinking-2507: the same, but the prompt opens <think>, whatever the switch */
+    DK_CHAT_QWEN3_5,        /* ChatML, calls as tags; the prompt opens <think> unless thinking is off */
+    DK_CHAT_QWEN3_5_OFF,    /* the same with thinking off unless it is switched on: Qwen3.5-0.8B and 2B */
+    DK_CHAT_QWEN2,          /* Qwen2.5: ChatML with a default system message and tools */
+    DK_CHAT_QWQ,            /* QwQ-32B: Qwen2.5 without the default; the prompt opens <think>, whatever the switch */
+    DK_CHAT_DEEPSEEK_V3,    /* no switch and no tools, but calls and their results in the history */
+    DK_CHAT_DEEPSEEK_R1,    /* the same, but the prompt opens <think> */
+    DK_CHAT_DEEPSEEK_R1_DISTILL,      /* R1-Distill-Qwen and -Llama: the prompt opens <think> */
+    DK_CHAT_DEEPSEEK_R1_DISTILL_FREE, /* their first files: the model opens it itself */
+    DK_CHAT_DEEPSEEK_V3_0324,         /* a question opens the answer; as V3 otherwise */
+    DK_CHAT_DEEPSEEK_R1_0528,         /* the same without old thoughts; the model opens <think> itself */
+    DK_CHAT_DEEPSEEK_V31,             /* thinking off unless it is switched on; no tools, but calls and results */
+    DK_CHAT_DEEPSEEK_V31_TERMINUS,    /* the same, with a prompt behind system messages and answers: V3.2-Exp too */
+    DK_CHAT_DEEPSEEK_V32,             /* thinking off unless it is switched on; tools */
+    DK_CHAT_LLAMA3,                   /* Llama 3: turns with headers, no tools */
+    DK_CHAT_LLAMA3_1,                 /* Llama 3.1, 3.2 and 3.3: a system message with dates, tools, one call a turn */
+    DK_CHAT_CHATML,                   /* ChatML with a default system message and without tools: SmolLM2 */
+    DK_CHAT_NONE,                     /* the folder has no template that is known */
 };
 
 enum dk_thinking { DK_THINKING_DEFAULT, DK_THINKING_ON, DK_THINKING_OFF };
 
-/* Which format a folder uses: from its family and the template text in chat_template.jinja or tokenizer_config.json.
- * Logs family and hash when the text is unknown. */
+/* "qwen3", ...: for logs and messages. */
+const char *dk_chat_format_name(enum dk_chat_format format);
+
+/* Which format a folder uses: from its family and the template in chat_template.jinja, else in tokenizer_config.json.
+ * A template is known by its SHA-256 or by words in it that only one format has; the log names a known one (info), an
+ * unknown one with family and hash (warning; the family's format is used), and a missing one (info). Families whose
+ * checkpoints come from many makers (llama, mistral, qwen2) have no format for a template with neither ChatML nor, in
+ * the first two, the headers of Llama 3.
+ * -EINVAL: a damaged file; -ENOMEM; or what reading it gave. */
 int dk_chat_format_detect(const char *dir, enum dk_family family, enum dk_chat_format *out, struct dk_err *err);
 
-/* messages: an array of {"role", "content", "reasoning_content", "tool_calls", ...}. *text is malloc'ed.
- * -EINVAL: names the message and the field; -ENOTSUP: DK_CHAT_NONE. */
+/* messages: an array of {"role", "content", "reasoning_content", "tool_calls", ...}; tools: an array of
+ * {"type": "function", "function": {...}}, null or NULL. Arguments of a call are an object or its JSON text. *text is
+ * malloc'ed and as long as messages and tools, times a constant. Any thread.
+ * -EINVAL: names the message and the field; -ENOTSUP: DK_CHAT_NONE; -ENOMEM. */
 int dk_chat_render(enum dk_chat_format format, const json_t *messages, const json_t *tools, enum dk_thinking thinking,
                    int add_generation_prompt, char **text, struct dk_err *err);
 

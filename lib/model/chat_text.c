@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "model/chat_text.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "model/text_utf8.h"
 
 void dk_chat_add(struct dk_chat_text *t, const char *text, size_t bytes)
 {
@@ -52,117 +53,65 @@ struct dk_span dk_span_trim_right(struct dk_span s, char c)
     return s;
 }
 
-static void add_json_text(struct dk_chat_text *t, const char *text, size_t bytes)
+/* Python's str.isspace(). */
+static bool is_space(uint32_t c)
 {
-    size_t done = 0;
-
-    dk_chat_puts(t, "\"");
-    for (size_t i = 0; i < bytes; i++) {
-        static const char plain[] = "\"\\\n\r\t\f\b", letters[] = "\"\\nrtfb";
-        unsigned char c = (unsigned char)text[i];
-        const char *known = c ? strchr(plain, c) : NULL;
-        char escape[8];
-
-        if (!known && c >= 0x20)
-            continue;
-        dk_chat_add(t, text + done, i - done);
-        if (known)
-            snprintf(escape, sizeof escape, "\\%c", letters[known - plain]);
-        else
-            snprintf(escape, sizeof escape, "\\u%04x", c);
-        dk_chat_puts(t, escape);
-        done = i + 1;
-    }
-    dk_chat_add(t, text + done, bytes - done);
-    dk_chat_puts(t, "\"");
+    return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-/* Python's repr of a float: the fewest digits that read back as the same number, plain from 1e-4 up to 1e16. */
-static void add_json_real(struct dk_chat_text *t, double value)
+struct dk_span dk_span_strip(struct dk_span s)
 {
-    char shortest[40], digits[24], out[64];
-    const char *sign = "", *p;
-    size_t n = 0;
-    int exponent, precision = 0;
+    uint32_t c;
 
-    do
-        snprintf(shortest, sizeof shortest, "%.*e", precision, value);
-    while (strtod(shortest, NULL) != value && ++precision < 17);
-    p = shortest;
-    if (*p == '-') {
-        sign = "-";
-        p++;
+    while (s.bytes) {
+        size_t n = dk_utf8_get(s.text, &c);
+
+        if (!is_space(c))
+            break;
+        s.text += n;
+        s.bytes -= n;
     }
-    for (; *p && *p != 'e'; p++)
-        if (*p >= '0' && *p <= '9' && n < sizeof digits - 1)
-            digits[n++] = *p;
-    digits[n] = 0;
-    exponent = *p ? (int)strtol(p + 1, NULL, 10) : 0;
-    if (exponent < -4 || exponent >= 16)
-        snprintf(out, sizeof out, "%s%c%s%se%c%02d", sign, digits[0], n > 1 ? "." : "", digits + 1,
-                 exponent < 0 ? '-' : '+', abs(exponent));
-    else if (exponent < 0)
-        snprintf(out, sizeof out, "%s0.%.*s%s", sign, -exponent - 1, "0000", digits);
-    else if (n <= (size_t)exponent + 1)
-        snprintf(out, sizeof out, "%s%s%.*s.0", sign, digits, (int)((size_t)exponent + 1 - n), "0000000000000000");
-    else
-        snprintf(out, sizeof out, "%s%.*s.%s", sign, exponent + 1, digits, digits + exponent + 1);
-    dk_chat_puts(t, out);
+    while (s.bytes) {
+        size_t start = s.bytes - 1;
+
+        while (((unsigned char)s.text[start] & 0xC0) == 0x80)
+            start--;
+        dk_utf8_get(s.text + start, &c);
+        if (!is_space(c))
+            break;
+        s.bytes = start;
+    }
+    return s;
 }
 
-static void add_json_object(struct dk_chat_text *t, const json_t *object)
+const char *dk_span_first(struct dk_span s, const char *needle)
 {
-    const char *key, *between = "";
-    json_t *v;
-
-    dk_chat_puts(t, "{");
-    json_object_foreach((json_t *)object, key, v)
-    {
-        dk_chat_puts(t, between);
-        add_json_text(t, key, strlen(key));
-        dk_chat_puts(t, ": ");
-        dk_chat_json(t, v);
-        between = ", ";
-    }
-    dk_chat_puts(t, "}");
+    return s.bytes ? memmem(s.text, s.bytes, needle, strlen(needle)) : NULL;
 }
 
-void dk_chat_json(struct dk_chat_text *t, const json_t *v)
+const char *dk_span_last(struct dk_span s, const char *needle)
 {
-    char number[32];
+    const char *at, *found = NULL;
+    struct dk_span rest = s;
 
-    switch (json_typeof(v)) {
-    case JSON_OBJECT:
-        add_json_object(t, v);
-        break;
-    case JSON_ARRAY:
-        dk_chat_puts(t, "[");
-        for (size_t i = 0; i < json_array_size(v); i++) {
-            dk_chat_puts(t, i ? ", " : "");
-            dk_chat_json(t, json_array_get(v, i));
-        }
-        dk_chat_puts(t, "]");
-        break;
-    case JSON_STRING:
-        add_json_text(t, json_string_value(v), json_string_length(v));
-        break;
-    case JSON_INTEGER:
-        snprintf(number, sizeof number, "%lld", (long long)json_integer_value(v));
-        dk_chat_puts(t, number);
-        break;
-    case JSON_REAL:
-        add_json_real(t, json_real_value(v));
-        break;
-    case JSON_TRUE:
-        dk_chat_puts(t, "true");
-        break;
-    case JSON_FALSE:
-        dk_chat_puts(t, "false");
-        break;
-    case JSON_NULL:
-        dk_chat_puts(t, "null");
-        break;
+    while ((at = dk_span_first(rest, needle))) {
+        found = at;
+        rest = dk_span_between(at + strlen(needle), s.text + s.bytes);
     }
+    return found;
+}
+
+struct dk_span dk_span_between(const char *from, const char *to)
+{
+    return (struct dk_span){from, (size_t)(to - from)};
+}
+
+bool dk_span_begins_and_ends(struct dk_span s, const char *head, const char *tail)
+{
+    size_t h = strlen(head), n = strlen(tail);
+
+    return s.bytes >= h && s.bytes >= n && memcmp(s.text, head, h) == 0 && memcmp(s.text + s.bytes - n, tail, n) == 0;
 }
 
 int dk_chat_field(const json_t *messages, size_t i, const char *name, struct dk_span *out, struct dk_err *err)
@@ -195,4 +144,16 @@ int dk_chat_role(const json_t *messages, size_t i, const char **role, struct dk_
         return dk_err_set(err, -EINVAL, "messages[%zu].role is missing", i);
     *role = s.text;
     return 0;
+}
+
+const char *dk_chat_role_of(const json_t *messages, size_t i)
+{
+    return json_string_value(json_object_get(json_array_get(messages, i), "role"));
+}
+
+int dk_chat_content(const json_t *messages, size_t i, struct dk_span *out, struct dk_err *err)
+{
+    int rc = dk_chat_field(messages, i, "content", out, err);
+
+    return rc == 0 && !out->text ? dk_err_set(err, -EINVAL, "messages[%zu].content is missing", i) : rc;
 }

@@ -349,12 +349,36 @@ void dk_checkpoint_close(struct dk_checkpoint *c)
     free(c);
 }
 
-static struct dk_st_entry *entry_find(const struct dk_checkpoint *c, const char *name)
+static struct dk_st_entry *entry_exact(const struct dk_checkpoint *c, const char *name)
 {
     struct dk_st_entry key = {.tensor.name = name}, *key_at = &key, **found;
 
     found = bsearch(&key_at, c->entries, c->count, sizeof(struct dk_st_entry *), by_name);
     return found ? *found : NULL;
+}
+
+/* Where a multimodal release has what a language model alone calls `plain`. */
+static const struct {
+    const char *plain, *nested;
+} places[] = {
+    {"model.", "model.language_model."},
+    {"model.", "language_model.model."},
+    {"lm_head.", "language_model.lm_head."},
+};
+
+static struct dk_st_entry *entry_find(const struct dk_checkpoint *c, const char *name)
+{
+    struct dk_st_entry *e = entry_exact(c, name);
+
+    for (size_t i = 0; !e && i < sizeof places / sizeof *places; i++) {
+        size_t n = strlen(places[i].plain);
+        char other[512];
+
+        if (!strncmp(name, places[i].plain, n) &&
+            (size_t)snprintf(other, sizeof other, "%s%s", places[i].nested, name + n) < sizeof other)
+            e = entry_exact(c, other);
+    }
+    return e;
 }
 
 const struct dk_tensor *dk_checkpoint_find(struct dk_checkpoint *c, const char *name)
@@ -367,35 +391,35 @@ const struct dk_tensor *dk_checkpoint_find(struct dk_checkpoint *c, const char *
     return &e->tensor;
 }
 
-/* "[rows, cols]" as found in the file. */
-static void shape_print(const struct dk_st_entry *e, char *to, size_t bytes)
+/* "[rows, cols]"; more: there are further dimensions. */
+static void shape_print(const uint64_t *shape, uint32_t rank, bool more, char *to, size_t bytes)
 {
     size_t n = (size_t)snprintf(to, bytes, "[");
 
-    for (uint32_t i = 0; i < e->tensor.rank && n < bytes; i++)
-        n += (size_t)snprintf(to + n, bytes - n, "%s%" PRIu64, i ? ", " : "", e->tensor.shape[i]);
+    for (uint32_t i = 0; i < rank && n < bytes; i++)
+        n += (size_t)snprintf(to + n, bytes - n, "%s%" PRIu64, i ? ", " : "", shape[i]);
     if (n < bytes)
-        snprintf(to + n, bytes - n, "%s]", e->rank > e->tensor.rank ? ", ..." : "");
+        snprintf(to + n, bytes - n, "%s]", more ? ", ..." : "");
 }
 
-static int shape_check(const struct dk_st_entry *e, uint64_t rows, uint64_t cols, struct dk_err *err)
+static int shape_check(const struct dk_st_entry *e, uint32_t rank, const uint64_t *shape, struct dk_err *err)
 {
     const struct dk_tensor *t = &e->tensor;
-    char found[96];
+    bool same = e->rank == rank;
+    char found[96], wanted[96];
 
-    if (t->rank == (cols ? 2u : 1u) && t->shape[0] == rows && (!cols || t->shape[1] == cols))
+    for (uint32_t i = 0; same && i < rank; i++)
+        same = t->shape[i] == shape[i];
+    if (same)
         return 0;
-    shape_print(e, found, sizeof found);
-    if (cols)
-        return dk_err_set(err, -EINVAL,
-                          "%s: tensor '%s' has shape %s, and config.json asks for [%" PRIu64 ", %" PRIu64 "]", t->file,
-                          t->name, found, rows, cols);
-    return dk_err_set(err, -EINVAL, "%s: tensor '%s' has shape %s, and config.json asks for [%" PRIu64 "]", t->file,
-                      t->name, found, rows);
+    shape_print(t->shape, t->rank, e->rank > t->rank, found, sizeof found);
+    shape_print(shape, rank, false, wanted, sizeof wanted);
+    return dk_err_set(err, -EINVAL, "%s: tensor '%s' has shape %s, and config.json asks for %s", t->file, t->name,
+                      found, wanted);
 }
 
 /* types: what is allowed, as bits 1 << enum dk_dtype; wanted: the same in words. */
-static int entry_get(struct dk_checkpoint *c, const char *name, uint64_t rows, uint64_t cols, unsigned types,
+static int entry_get(struct dk_checkpoint *c, const char *name, uint32_t rank, const uint64_t *shape, unsigned types,
                      const char *wanted, const struct dk_tensor **out, struct dk_err *err)
 {
     struct dk_st_entry *e = entry_find(c, name);
@@ -407,31 +431,41 @@ static int entry_get(struct dk_checkpoint *c, const char *name, uint64_t rows, u
         return dk_err_set(err, -ENOENT, "%s and %u more files: there is no tensor '%s'", c->shards[0].path,
                           c->shard_count - 1, name);
     e->used = true;
+    name = e->tensor.name; /* as the file spells it */
     if (e->tensor.type == DK_DTYPE_COUNT)
         return dk_err_set(err, -ENOTSUP, "%s: tensor '%s' is of type %s and rank %u, which is not supported; %s is",
                           e->tensor.file, name, e->dtype, e->rank, wanted);
     if (!(types >> e->tensor.type & 1))
         return dk_err_set(err, -EINVAL, "%s: tensor '%s' is of type %s; %s is wanted", e->tensor.file, name, e->dtype,
                           wanted);
-    if (shape_check(e, rows, cols, err) < 0)
+    if (shape_check(e, rank, shape, err) < 0)
         return -EINVAL;
     *out = &e->tensor;
     return 0;
 }
 
-int dk_checkpoint_get(struct dk_checkpoint *c, const char *name, uint64_t rows, uint64_t cols, int f8_allowed,
-                      const struct dk_tensor **out, struct dk_err *err)
+int dk_checkpoint_get_shape(struct dk_checkpoint *c, const char *name, uint32_t rank, const uint64_t *shape,
+                            int f8_allowed, const struct dk_tensor **out, struct dk_err *err)
 {
     unsigned types = 1u << DK_F32 | 1u << DK_F16 | 1u << DK_BF16;
 
     if (!f8_allowed)
-        return entry_get(c, name, rows, cols, types, "BF16, F16 or F32", out, err);
-    return entry_get(c, name, rows, cols, types | 1u << DK_F8_E4M3, "F8_E4M3, BF16, F16 or F32", out, err);
+        return entry_get(c, name, rank, shape, types, "BF16, F16 or F32", out, err);
+    return entry_get(c, name, rank, shape, types | 1u << DK_F8_E4M3, "F8_E4M3, BF16, F16 or F32", out, err);
+}
+
+int dk_checkpoint_get(struct dk_checkpoint *c, const char *name, uint64_t rows, uint64_t cols, int f8_allowed,
+                      const struct dk_tensor **out, struct dk_err *err)
+{
+    const uint64_t shape[2] = {rows, cols};
+
+    return dk_checkpoint_get_shape(c, name, cols ? 2 : 1, shape, f8_allowed, out, err);
 }
 
 int dk_checkpoint_get_weight(struct dk_checkpoint *c, const char *name, uint64_t rows, uint64_t cols,
                              const struct dk_tensor **weight, const struct dk_tensor **scales, struct dk_err *err)
 {
+    const uint64_t shape[2] = {(rows + SCALE_BLOCK - 1) / SCALE_BLOCK, (cols + SCALE_BLOCK - 1) / SCALE_BLOCK};
     char scale_name[512];
     int rc;
 
@@ -439,11 +473,11 @@ int dk_checkpoint_get_weight(struct dk_checkpoint *c, const char *name, uint64_t
     rc = dk_checkpoint_get(c, name, rows, cols, 1, weight, err);
     if (rc < 0 || (*weight)->type != DK_F8_E4M3)
         return rc;
-    snprintf(scale_name, sizeof scale_name, "%s_scale_inv", name); /* names are at most 255 bytes long */
-    rc = entry_get(c, scale_name, (rows + SCALE_BLOCK - 1) / SCALE_BLOCK, (cols + SCALE_BLOCK - 1) / SCALE_BLOCK,
-                   1u << DK_F32 | 1u << DK_BF16, "F32 or BF16", scales, err);
+    /* names are at most 255 bytes long */
+    snprintf(scale_name, sizeof scale_name, "%s_scale_inv", (*weight)->name);
+    rc = entry_get(c, scale_name, 2, shape, 1u << DK_F32 | 1u << DK_BF16, "F32 or BF16", scales, err);
     if (rc == -ENOENT)
-        dk_err_prefix(err, "the scales of the F8_E4M3 weight '%s' are missing", name);
+        dk_err_prefix(err, "the scales of the F8_E4M3 weight '%s' are missing", (*weight)->name);
     if (rc < 0)
         *weight = NULL;
     return rc;

@@ -31,6 +31,10 @@ struct dk_checkpoint;
 int dk_checkpoint_open(const char *dir, struct dk_checkpoint **out, struct dk_err *err);
 void dk_checkpoint_close(struct dk_checkpoint *c);
 
+/* Names below are those of a plain language model ("model.layers.0...", "lm_head.weight"). Where the file has no such
+ * tensor, the places that multimodal releases use instead of "model." are tried: "model.language_model." and
+ * "language_model.model." (and "language_model.lm_head."). */
+
 /* Any tensor; NULL if there is none. Marks it used. */
 const struct dk_tensor *dk_checkpoint_find(struct dk_checkpoint *c, const char *name);
 /* A tensor that must be there with that shape (rank 1: cols 0), of type F32, F16, BF16 or, if f8_allowed, F8_E4M3.
@@ -38,6 +42,9 @@ const struct dk_tensor *dk_checkpoint_find(struct dk_checkpoint *c, const char *
  * what was wanted. Marks it used. */
 int dk_checkpoint_get(struct dk_checkpoint *c, const char *name, uint64_t rows, uint64_t cols, int f8_allowed,
                       const struct dk_tensor **out, struct dk_err *err);
+/* The same for any shape of rank 1 to 3. */
+int dk_checkpoint_get_shape(struct dk_checkpoint *c, const char *name, uint32_t rank, const uint64_t *shape,
+                            int f8_allowed, const struct dk_tensor **out, struct dk_err *err);
 /* A weight [rows][cols] with its scales: if it is F8_E4M3, "<name>_scale_inv" [ceil(rows/128)][ceil(cols/128)] must be
  * there (F32 or BF16), otherwise *scales is NULL. Errors as above; then *weight and *scales are NULL. */
 int dk_checkpoint_get_weight(struct dk_checkpoint *c, const char *name, uint64_t rows, uint64_t cols,

@@ -9,7 +9,7 @@
 #include "model/json_field.h"
 
 #define CONFIG_BYTES_MAX (16u << 20)
-#define TOKEN_MAX        ((1u << 22) - 1) /* as the largest vocab_size of config.c */
+#define TOKEN_MAX        ((1u << 22) - 1) /* as the largest vocab_size of a config */
 #define EOS_MAX          (sizeof((struct dk_generation_config *)0)->eos / sizeof(uint32_t))
 
 /* Opens dir/name as a JSON object; *root is NULL on failure. */
@@ -62,6 +62,19 @@ static void eos_read(struct dk_json_reader *r, struct dk_generation_config *out)
     dk_json_u32_list(r, "eos_token_id", TOKEN_MAX, out->eos, EOS_MAX, &out->eos_count);
 }
 
+/* Multimodal releases have the language model's fields in "text_config". */
+static void config_eos_read(struct dk_json_reader *r, struct dk_generation_config *out)
+{
+    struct dk_json_reader in;
+    char where[500];
+
+    eos_read(r, out);
+    if (out->eos_count > 0 || !dk_json_enter(r, "text_config", &in, where, sizeof where))
+        return;
+    eos_read(&in, out);
+    dk_json_leave(r, &in);
+}
+
 int dk_generation_config_load(const char *dir, struct dk_generation_config *out, struct dk_err *err)
 {
     struct dk_json_reader r = {.err = err};
@@ -93,7 +106,7 @@ int dk_generation_config_load(const char *dir, struct dk_generation_config *out,
     snprintf(where, sizeof where, "%s/config.json", dir);
     r.object = root;
     r.where = where;
-    eos_read(&r, out);
+    config_eos_read(&r, out);
     json_decref(root);
     return r.rc;
 }

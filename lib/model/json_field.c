@@ -34,6 +34,28 @@ void dk_json_refuse(struct dk_json_reader *r, int rc, const char *name, const ch
     free(text);
 }
 
+bool dk_json_enter(struct dk_json_reader *r, const char *name, struct dk_json_reader *in, char *where,
+                   size_t where_bytes)
+{
+    const json_t *v = dk_json_field(r, name);
+
+    if (r->rc < 0 || !v)
+        return false;
+    if (!json_is_object(v)) {
+        dk_json_refuse(r, -EINVAL, name, "an object or null is allowed");
+        return false;
+    }
+    snprintf(where, where_bytes, "%s: %s", r->where, name);
+    *in = (struct dk_json_reader){.object = v, .where = where, .err = r->err};
+    return true;
+}
+
+void dk_json_leave(struct dk_json_reader *r, const struct dk_json_reader *in)
+{
+    if (r->rc == 0)
+        r->rc = in->rc;
+}
+
 static void refuse_range(struct dk_json_reader *r, const char *name, uint32_t least, uint32_t most)
 {
     char allowed[64];

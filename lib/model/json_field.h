@@ -18,6 +18,13 @@ struct dk_json_reader {
     int rc;
 };
 
+/* Begins to read the object in a field: *in shares r's err. where: room for the path of that object, which must
+ * live as long as *in. False when the field is not there, or is no object (-EINVAL). */
+bool dk_json_enter(struct dk_json_reader *r, const char *name, struct dk_json_reader *in, char *where,
+                   size_t where_bytes);
+/* Ends it: the first error of *in becomes r's. */
+void dk_json_leave(struct dk_json_reader *r, const struct dk_json_reader *in);
+
 /* NULL when the field is absent or null. */
 const json_t *dk_json_field(const struct dk_json_reader *r, const char *name);
 /* -EINVAL if it is missing. */

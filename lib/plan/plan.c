@@ -3,6 +3,8 @@
 
 #include <stddef.h>
 
+#include "model/ffn_tensors.h"
+
 #define PANEL_ROWS 32u /* of a packed matrix; a slice starts at a panel */
 #define RUN_COLS   128u
 
@@ -65,7 +67,6 @@ uint64_t dk_plan_duck_bytes(const struct dk_model_config *c, uint32_t multiple_o
     if (c->moe_intermediate)
         dk_plan_slice(c->moe_intermediate, multiple_of, ducks, index, &expert, NULL);
     for (uint32_t i = 0; i < c->layers; i++)
-        bytes += c->layer_is_moe[i] ? c->experts * ffn_bytes(c, expert, weight_bytes_per_element)
-                                    : ffn_bytes(c, dense, weight_bytes_per_element);
+        bytes += dk_ffn_experts(c, i) * ffn_bytes(c, c->layer_is_moe[i] ? expert : dense, weight_bytes_per_element);
     return bytes;
 }

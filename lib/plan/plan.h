@@ -25,7 +25,9 @@ struct dk_slice {
 int dk_plan_slice(uint32_t intermediate, uint32_t multiple_of, uint32_t ducks, uint32_t index, struct dk_slice *out,
                   struct dk_err *err);
 
-/* Bytes that a duck keeps resident for a slice of the whole model (packed weights and scales). */
+/* Bytes that a duck keeps resident for a slice of the whole model: packed weights of the dense layers and of the routed
+ * experts, and their scales, for which there is room whether the weights are FP8 or not. 0 where dk_plan_slice() fails.
+ */
 uint64_t dk_plan_duck_bytes(const struct dk_model_config *c, uint32_t multiple_of, uint32_t ducks, uint32_t index,
                             uint32_t weight_bytes_per_element);
 

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "local_model.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "attention-worker/backend/cpu/backend_cpu.h"
-#include "attention-worker/router.h"
+#include "model/ffn_tensors.h"
 
 struct local_options local_defaults(void)
 {
@@ -26,48 +25,35 @@ static struct dk_matrix_source source_of(const struct dk_tensor *weight, const s
     return s;
 }
 
-static int load_ffn(struct local_model *m, struct dk_checkpoint *ck, const char *prefix, uint32_t width,
+static int load_ffn(struct local_model *m, struct dk_checkpoint *ck, uint32_t layer, uint32_t expert,
                     struct dk_ffn *ffn, struct dk_err *err)
 {
-    static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
-    const struct dk_tensor *weight[3], *scales[3];
+    uint32_t width = dk_ffn_width(&m->config, layer);
     struct dk_matrix_source source[3];
-    char name[128];
+    struct dk_ffn_tensors t;
     int rc;
 
-    for (int i = 0; i < 3; i++) {
-        snprintf(name, sizeof(name), "%s.%s.weight", prefix, parts[i]);
-        rc = dk_checkpoint_get_weight(ck, name, i == 2 ? m->config.hidden : width, i == 2 ? width : m->config.hidden,
-                                      &weight[i], &scales[i], err);
-        if (rc < 0)
-            return rc;
-        source[i] = source_of(weight[i], scales[i]);
-    }
-    rc = dk_ffn_alloc(ffn, dk_matrix_packed_type(weight[0]->type), m->config.hidden, width, 0, scales[0] != NULL);
+    rc = dk_ffn_tensors_find(ck, &m->config, layer, expert, &t, err);
     if (rc < 0)
-        return dk_err_set(err, rc, "%s: out of memory", prefix);
+        return rc;
+    for (int i = 0; i < 3; i++)
+        source[i] = source_of(&t.weight[i], t.scale[i]);
+    rc = dk_ffn_alloc(ffn, dk_matrix_packed_type(t.weight[0].type), m->config.hidden, width, 0, t.scale[0] != NULL);
+    if (rc < 0)
+        return dk_err_set(err, rc, "layer %u: out of memory", layer);
     return dk_ffn_pack(ffn, 0, width, &source[0], &source[1], &source[2], err);
 }
 
 static int load_ffns(struct local_model *m, struct dk_checkpoint *ck, struct dk_err *err)
 {
     const struct dk_model_config *c = &m->config;
-    char prefix[96];
     int rc = 0;
 
     m->experts_max = c->experts ? c->experts : 1;
     m->ffns = calloc((size_t)c->layers * m->experts_max, sizeof(*m->ffns));
     for (uint32_t layer = 0; layer < c->layers && rc == 0; layer++) {
-        struct dk_ffn *ffns = m->ffns + (size_t)layer * m->experts_max;
-
-        if (!c->layer_is_moe[layer]) {
-            snprintf(prefix, sizeof(prefix), "model.layers.%u.mlp", layer);
-            rc = load_ffn(m, ck, prefix, c->intermediate, ffns, err);
-        }
-        for (uint32_t e = 0; c->layer_is_moe[layer] && e < c->experts && rc == 0; e++) {
-            snprintf(prefix, sizeof(prefix), "model.layers.%u.mlp.experts.%u", layer, e);
-            rc = load_ffn(m, ck, prefix, c->moe_intermediate, &ffns[e], err);
-        }
+        for (uint32_t e = 0; e < dk_ffn_experts(c, layer) && rc == 0; e++)
+            rc = load_ffn(m, ck, layer, e, &m->ffns[(size_t)layer * m->experts_max + e], err);
     }
     return rc;
 }
@@ -90,10 +76,59 @@ static void alloc_buffers(struct local_model *m)
     m->spans = calloc(m->options.sequences_max, sizeof(*m->spans));
 }
 
-int local_open(struct local_model *m, const char *dir, const struct local_options *o, struct dk_err *err)
+static void copy_page(void *ctx, uint32_t from, uint32_t to)
 {
+    struct local_model *m = ctx;
+
+    m->family->copy_page(m->model, from, to);
+}
+
+static void copy_state(void *ctx, uint32_t from, uint32_t to)
+{
+    struct local_model *m = ctx;
+
+    m->family->copy_state(m->model, from, to);
+}
+
+static int open_family(struct local_model *m, struct dk_checkpoint *ck, struct dk_err *err)
+{
+    const struct local_options *o = &m->options;
     struct dk_backend_config config = {
         .isa = o->isa, .threads = o->threads, .rows_max = o->rows_max, .context = o->context};
+    struct dk_family_needs needs;
+    int rc;
+
+    dk_family_needs(&m->config, o->page_tokens, &needs);
+    config.scratch_floats_per_row = needs.scratch_floats_per_row;
+    rc = o->ops->open(&config, &m->backend, err);
+    if (rc < 0)
+        return rc;
+    m->exec = dk_backend_cpu_exec(m->backend);
+    m->kernels = dk_backend_cpu_kernels(m->backend);
+    m->family = dk_family_find(m->config.family);
+    return m->family->load(&(struct dk_family_load){.ops = o->ops,
+                                                    .backend = m->backend,
+                                                    .config = &m->config,
+                                                    .checkpoint = ck,
+                                                    .page_tokens = o->page_tokens,
+                                                    .pages = o->pages,
+                                                    .state_slots = o->sequences_max,
+                                                    .full_attention = o->full_attention},
+                           &m->model, err);
+}
+
+static int open_cache(struct local_model *m)
+{
+    const struct local_options *o = &m->options;
+    const struct dk_cache_shape shape = {
+        .page_tokens = o->page_tokens, .pages = o->pages, .sequences_max = o->sequences_max, .context = o->context};
+    const struct dk_cache_store store = {.ctx = m, .copy_page = copy_page, .copy_state = copy_state};
+
+    return dk_cache_open(&shape, &store, &m->cache);
+}
+
+int local_open(struct local_model *m, const char *dir, const struct local_options *o, struct dk_err *err)
+{
     struct dk_checkpoint *ck = NULL;
     int rc;
 
@@ -107,28 +142,16 @@ int local_open(struct local_model *m, const char *dir, const struct local_option
     rc = dk_checkpoint_open(dir, &ck, err);
     if (rc < 0)
         return rc;
-    config.scratch_floats_per_row = dk_family_scratch(&m->config);
-    rc = m->options.ops->open(&config, &m->backend, err);
-    if (rc < 0)
-        goto fail;
-    m->exec = dk_backend_cpu_exec(m->backend);
-    m->kernels = dk_backend_cpu_kernels(m->backend);
-    m->family = dk_family_find(m->config.family);
-    rc = m->family->load(m->options.ops, m->backend, &m->config, ck, o->page_tokens, o->pages, &m->model, err);
-    if (rc < 0)
-        goto fail;
-    rc = load_ffns(m, ck, err);
-    if (rc < 0)
-        goto fail;
-    alloc_buffers(m);
-    rc = dk_cache_open(o->page_tokens, o->pages, o->sequences_max, o->context, &m->cache);
-    if (rc < 0)
-        goto fail;
+    rc = open_family(m, ck, err);
+    if (rc == 0)
+        rc = load_ffns(m, ck, err);
     dk_checkpoint_close(ck);
-    return 0;
-fail:
-    dk_checkpoint_close(ck);
-    local_close(m);
+    if (rc == 0) {
+        alloc_buffers(m);
+        rc = open_cache(m);
+    }
+    if (rc < 0)
+        local_close(m);
     return rc;
 }
 
@@ -163,45 +186,57 @@ void local_ffn(struct local_model *m, uint32_t layer, uint32_t rows, const float
            moe ? m->config.top_k : 1, x, ids, weights, y, m->moe_scratch);
 }
 
-static void run_layer(struct local_model *m, uint32_t layer, uint32_t rows)
+void local_trace(struct local_model *m, struct dk_trace_list *list, uint32_t run)
 {
-    const struct dk_model_config *c = &m->config;
-    bool moe = c->layer_is_moe[layer];
+    m->list = list;
+    m->list_run = run;
+}
+
+static void run_layer(struct local_model *m, uint32_t layer, uint32_t rows, const struct dk_trace *trace)
+{
+    const struct dk_router *router = m->family->router(m->model, layer);
 
     m->family->attend(m->model, layer, m->ffn_in, m->router_logits);
-    if (moe)
-        dk_router_softmax(m->router_logits, rows, c->experts, c->top_k, c->norm_topk, m->expert_ids, m->expert_weights,
-                          NULL);
-    local_ffn(m, layer, rows, m->ffn_in, moe ? m->expert_ids : NULL, moe ? m->expert_weights : NULL, m->ffn_out);
-    if (m->watch)
-        m->watch(m->watch_ctx, layer, rows, m->ffn_in, m->ffn_out, moe ? m->router_logits : NULL,
-                 moe ? m->expert_ids : NULL, moe ? m->expert_weights : NULL);
+    if (router)
+        dk_route(router, m->router_logits, rows, m->expert_ids, m->expert_weights, NULL);
+    if (router && trace)
+        dk_trace_experts(trace, layer, m->config.top_k, m->expert_ids, m->expert_weights);
+    m->family->meanwhile(m->model, layer);
+    local_ffn(m, layer, rows, m->ffn_in, router ? m->expert_ids : NULL, router ? m->expert_weights : NULL, m->ffn_out);
     m->family->finish(m->model, layer, m->ffn_out);
 }
 
 int local_step(struct local_model *m, const struct local_rows *runs, uint32_t count, bool all_rows, float *logits)
 {
     struct dk_family_batch batch = {.ids = m->ids, .spans = m->spans, .span_count = count};
+    struct dk_trace trace = {.put = dk_trace_list_put, .ctx = m->list};
     uint32_t head_count = 0;
 
     for (uint32_t i = 0; i < count; i++) {
         const struct local_rows *run = &runs[i];
-        struct dk_span *span = &m->spans[i];
-        int rc;
+        struct dk_cache_place place;
+        int rc = dk_cache_extend(m->cache, run->sequence_id, run->position + run->count, &place);
 
-        *span = (struct dk_span){.row = batch.rows, .count = run->count, .position = run->position};
-        rc = dk_cache_extend(m->cache, run->sequence_id, run->position + run->count, &span->pages);
         if (rc < 0)
             return rc;
+        m->spans[i] = (struct dk_span){.row = batch.rows,
+                                       .count = run->count,
+                                       .position = run->position,
+                                       .pages = place.pages,
+                                       .state = place.state};
         for (uint32_t k = 0; k < run->count; k++) {
             if (all_rows || k + 1 == run->count)
                 m->head_rows[head_count++] = batch.rows;
             m->ids[batch.rows++] = run->ids[k];
         }
     }
+    trace.row = m->spans[m->list_run].row;
+    trace.count = m->spans[m->list_run].count;
+    trace.state = m->spans[m->list_run].state;
+    m->family->trace(m->model, m->list ? &trace : NULL);
     m->family->begin(m->model, &batch);
     for (uint32_t layer = 0; layer < m->config.layers; layer++)
-        run_layer(m, layer, batch.rows);
+        run_layer(m, layer, batch.rows, m->list ? &trace : NULL);
     m->family->head(m->model, m->head_rows, head_count, logits);
     return 0;
 }
@@ -217,12 +252,27 @@ uint32_t local_argmax(const float *logits, uint32_t vocab)
     return best;
 }
 
+int local_continue(struct local_model *m, uint64_t sequence_id, uint32_t position, float *row, uint32_t steps,
+                   uint32_t *out, float *logits)
+{
+    uint32_t vocab = m->config.vocab;
+    int rc = 0;
+
+    for (uint32_t i = 0; i < steps && rc == 0; i++) {
+        out[i] = local_argmax(row, vocab);
+        if (logits)
+            memcpy(logits + (size_t)i * vocab, row, vocab * sizeof(float));
+        rc = local_step(m, &(struct local_rows){sequence_id, position + i, 1, &out[i]}, 1, false, row);
+    }
+    return rc;
+}
+
 int local_generate(struct local_model *m, const uint32_t *ids, uint32_t count, uint32_t chunk, uint32_t steps,
                    uint32_t *out, float *logits)
 {
     const uint64_t id = 1;
-    uint32_t vocab = m->config.vocab, position = 0;
-    float *row = malloc(vocab * sizeof(float));
+    float *row = malloc(m->config.vocab * sizeof(float));
+    uint32_t position = 0;
     int rc = 0;
 
     if (chunk == 0)
@@ -233,13 +283,8 @@ int local_generate(struct local_model *m, const uint32_t *ids, uint32_t count, u
         rc = local_step(m, &(struct local_rows){id, position, n, ids + position}, 1, false, row);
         position += n;
     }
-    for (uint32_t i = 0; i < steps && rc == 0; i++, position++) {
-        out[i] = local_argmax(row, vocab);
-        if (logits)
-            memcpy(logits + (size_t)i * vocab, row, vocab * sizeof(float));
-        if (i + 1 < steps)
-            rc = local_step(m, &(struct local_rows){id, position, 1, &out[i]}, 1, false, row);
-    }
+    if (rc == 0)
+        rc = local_continue(m, id, position, row, steps, out, logits);
     dk_cache_release(m->cache, id);
     free(row);
     return rc;

@@ -13,6 +13,7 @@ struct local_options {
     const char *isa; /* NULL: the best */
     uint32_t threads, rows_max, context, sequences_max;
     uint32_t page_tokens, pages;
+    bool full_attention;              /* as in struct dk_family_load */
     const struct dk_backend_ops *ops; /* NULL: dk_backend_cpu */
 };
 
@@ -42,23 +43,28 @@ struct local_model {
     void *moe_scratch;
     uint32_t *ids, *head_rows;
     struct dk_span *spans;
-    /* Called with each layer's feed-forward, when it is done; NULL: nobody. Dense layers: the last three are NULL. */
-    void (*watch)(void *ctx, uint32_t layer, uint32_t rows, const float *in, const float *out, const float *logits,
-                  const int32_t *expert_ids, const float *expert_weights);
-    void *watch_ctx;
+    struct dk_trace_list *list; /* NULL: nobody looks */
+    uint32_t list_run;
 };
 
 int local_open(struct local_model *m, const char *dir, const struct local_options *o, struct dk_err *err);
 void local_close(struct local_model *m); /* a zeroed or half-open one is fine */
 /* One step. logits [vocab] of each sequence's last row, or, with all_rows, of every row. Errors of dk_cache_extend. */
 int local_step(struct local_model *m, const struct local_rows *runs, uint32_t count, bool all_rows, float *logits);
+/* From the next step on: the values inside the layers of all rows of its run number `run` go to list; NULL: no longer.
+ */
+void local_trace(struct local_model *m, struct dk_trace_list *list, uint32_t run);
 /* The feed-forward of a layer alone; ids and weights [rows][top_k], NULL in dense layers. */
 void local_ffn(struct local_model *m, uint32_t layer, uint32_t rows, const float *x, const int32_t *ids,
                const float *weights, float *y);
 
 uint32_t local_argmax(const float *logits, uint32_t vocab);
-/* Prefills ids in pieces of `chunk` rows (0: at most rows_max), then feeds back the most likely token `steps` times.
- * out [steps]; logits (may be NULL) [steps][vocab]: what each token was chosen from. The sequence is released. */
+/* Feeds back the most likely token `steps` times: the first one is chosen from *row [vocab], which is overwritten. The
+ * sequence holds `position` tokens. out [steps]; logits (may be NULL) [steps][vocab]: what each token was chosen from.
+ */
+int local_continue(struct local_model *m, uint64_t sequence_id, uint32_t position, float *row, uint32_t steps,
+                   uint32_t *out, float *logits);
+/* Prefills ids in pieces of `chunk` rows (0: at most rows_max), then local_continue. The sequence is released. */
 int local_generate(struct local_model *m, const uint32_t *ids, uint32_t count, uint32_t chunk, uint32_t steps,
                    uint32_t *out, float *logits);
 

@@ -1,115 +1,143 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must not show in the result: how a prompt is cut into steps, which sequences run beside it, how many threads
- * there are and which instruction set they use. Everything is compared bit for bit. */
+/* What must not show in the result: how a prompt is cut into steps, which sequences run beside it, whether a sequence
+ * was forked or restored, how many threads there are and which instruction set they use. Everything is compared bit for
+ * bit. */
 #include "golden_file.h"
-#include "local_model.h"
+#include "golden_models.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define PROMPTS   8
 #define STEPS     24u
 #define FEW_STEPS 8u
+#define SEQUENCES 8
 
-static const char *const models[] = {"qwen3-tiny", "qwen3-fp8-tiny", "qwen3-moe-fp8-tiny"};
-#define MODELS (sizeof(models) / sizeof(models[0]))
+/* A sanitizer's build is some ten times slower: there only every so manieth cut of a prompt is tried. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define CUT_STRIDE 13u
+#else
+#define CUT_STRIDE 1u
+#endif
 
-struct prompt {
-    char name[32];
-    uint32_t *ids, count;
-};
-
-static void open_model(struct local_model *m, const char *model, const char *isa, uint32_t threads,
-                       uint32_t page_tokens)
+static void open_model(struct local_model *m, const char *model, bool full_attention, uint32_t threads)
 {
     struct local_options o = local_defaults();
-    struct dk_err err = {0};
-    char path[512];
 
-    o.isa = isa;
     o.threads = threads;
-    o.page_tokens = page_tokens;
-    o.pages = o.sequences_max * (o.context + page_tokens - 1) / page_tokens;
-    snprintf(path, sizeof(path), FIXTURES "/%s", model);
-    cr_assert_eq(local_open(m, path, &o, &err), 0, "%s: %s", model, err.text);
+    o.full_attention = full_attention;
+    golden_open(m, model, &o);
 }
 
-static void prompts_load(const char *model, struct prompt *prompts)
-{
-    const char *name;
-    char path[512];
-    json_t *file, *prompt;
-    int n = 0;
+/* ---- cuts of a prompt */
 
-    snprintf(path, sizeof(path), FIXTURES "/%s/golden/golden.json", model);
-    file = golden_json(path);
-    json_object_foreach(json_object_get(file, "prompts"), name, prompt)
-    {
-        cr_assert_lt(n, PROMPTS);
-        snprintf(prompts[n].name, sizeof(prompts[n].name), "%s", name);
-        prompts[n].ids = golden_ids(prompt, "ids", &prompts[n].count);
-        n++;
+/* Logits of the last row of ids [0, count), which enter in pieces of `first` and then `chunk` rows. */
+static void last_row(struct local_model *m, const uint32_t *ids, uint32_t count, uint32_t first, uint32_t chunk,
+                     float *logits)
+{
+    for (uint32_t at = 0, n = first; at < count; at += n, n = chunk) {
+        if (n > count - at)
+            n = count - at;
+        cr_assert_eq(local_step(m, &(struct local_rows){5, at, n, ids + at}, 1, false, logits), 0);
     }
-    cr_assert_eq(n, PROMPTS);
-    json_decref(file);
+    dk_cache_release(m->cache, 5);
 }
 
-static void prompts_free(struct prompt *prompts)
+static void check_cuts(struct local_model *m, const char *model, const uint32_t *ids, uint32_t count)
 {
-    for (int i = 0; i < PROMPTS; i++)
-        free(prompts[i].ids);
+    size_t bytes = m->config.vocab * sizeof(float);
+    float *whole = malloc(bytes), *cut = malloc(bytes);
+
+    last_row(m, ids, count, count, count, whole);
+    last_row(m, ids, count, 1, 1, cut);
+    cr_expect_arr_eq(cut, whole, bytes, "%s: %u tokens one by one differ by %g", model, count,
+                     golden_difference(cut, whole, m->config.vocab));
+    for (uint32_t at = 1; at < count; at += CUT_STRIDE) {
+        last_row(m, ids, count, at, count, cut);
+        cr_expect_arr_eq(cut, whole, bytes, "%s: %u tokens, cut at %u, differ by %g", model, count, at,
+                         golden_difference(cut, whole, m->config.vocab));
+    }
+    free(whole);
+    free(cut);
 }
+
+static void cuts(const char *model, bool full_attention)
+{
+    static const uint32_t counts[] = {1, 3, 63, 64, 65, 100, 129};
+    uint32_t available, *ids = golden_prompt_ids(model, "three_hundred", &available);
+    struct local_model m;
+
+    open_model(&m, model, full_attention, 1);
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        cr_assert_leq(counts[i], available);
+        check_cuts(&m, model, ids, counts[i]);
+    }
+    cr_expect_eq(dk_cache_pages_free(m.cache), m.options.pages);
+    printf("%s: %zu prompts, one by one and cut at every %s (stride %u)\n", model, sizeof(counts) / sizeof(counts[0]),
+           CUT_STRIDE == 1 ? "place" : "so manieth place", CUT_STRIDE);
+    local_close(&m);
+    free(ids);
+}
+
+#define CUTS(id, model, full)                               \
+    Test(family_batch, cuts_of_the_prompt_do_not_show_##id) \
+    {                                                       \
+        cuts(model, full);                                  \
+    }
+GOLDEN_MODES(CUTS)
 
 /* Logits of every position of a prompt that enters in pieces of `chunk` rows. */
-static float *every_position(struct local_model *m, const struct prompt *p, uint32_t chunk)
+static float *every_position(struct local_model *m, const uint32_t *ids, uint32_t count, uint32_t chunk)
 {
-    float *logits = malloc((size_t)p->count * m->config.vocab * sizeof(float));
+    float *logits = malloc((size_t)count * m->config.vocab * sizeof(float));
 
-    for (uint32_t at = 0; at < p->count; at += chunk) {
-        uint32_t n = p->count - at < chunk ? p->count - at : chunk;
+    for (uint32_t at = 0; at < count; at += chunk) {
+        uint32_t n = count - at < chunk ? count - at : chunk;
 
         cr_assert_eq(
-            local_step(m, &(struct local_rows){5, at, n, p->ids + at}, 1, true, logits + (size_t)at * m->config.vocab),
-            0);
+            local_step(m, &(struct local_rows){5, at, n, ids + at}, 1, true, logits + (size_t)at * m->config.vocab), 0);
     }
     dk_cache_release(m->cache, 5);
     return logits;
 }
 
-Test(family_batch, cuts_of_the_prompt_do_not_show)
+static void pieces(const char *model)
 {
     static const uint32_t chunks[] = {1, 7, 64};
+    uint32_t count, *ids = golden_prompt_ids(model, "three_hundred", &count);
+    struct local_model m;
+    float *whole;
+    size_t bytes;
 
-    for (size_t i = 0; i < MODELS; i++) {
-        struct prompt prompts[PROMPTS];
-        struct local_model m;
+    open_model(&m, model, false, 2);
+    bytes = (size_t)count * m.config.vocab * sizeof(float);
+    whole = every_position(&m, ids, count, m.options.rows_max);
+    for (size_t c = 0; c < sizeof(chunks) / sizeof(chunks[0]); c++) {
+        float *cut = every_position(&m, ids, count, chunks[c]);
 
-        prompts_load(models[i], prompts);
-        open_model(&m, models[i], NULL, 2, 16);
-        for (int p = 0; p < PROMPTS; p++) {
-            size_t bytes = (size_t)prompts[p].count * m.config.vocab * sizeof(float);
-            float *whole = every_position(&m, &prompts[p], m.options.rows_max);
-
-            for (size_t c = 0; c < sizeof(chunks) / sizeof(chunks[0]); c++) {
-                float *cut = every_position(&m, &prompts[p], chunks[c]);
-
-                cr_expect_arr_eq(cut, whole, bytes, "%s, %s: pieces of %u differ by %g", models[i], prompts[p].name,
-                                 chunks[c], golden_difference(cut, whole, bytes / sizeof(float)));
-                free(cut);
-            }
-            free(whole);
-        }
-        local_close(&m);
-        prompts_free(prompts);
+        cr_expect_arr_eq(cut, whole, bytes, "%s: pieces of %u differ by %g", model, chunks[c],
+                         golden_difference(cut, whole, bytes / sizeof(float)));
+        free(cut);
     }
+    free(whole);
+    free(ids);
+    local_close(&m);
 }
+
+#define PIECES(id, model, full)                                  \
+    Test(family_batch, pieces_of_a_long_prompt_do_not_show_##id) \
+    {                                                            \
+        pieces(model);                                           \
+    }
+GOLDEN_MODELS(PIECES)
+
+/* ---- sequences beside each other */
 
 /* A sequence that runs beside others. */
 struct running {
-    const struct prompt *prompt;
-    uint32_t done, made, out[STEPS];
+    const uint32_t *ids; /* its prompt */
+    uint32_t count, done, made, out[STEPS];
     float *logits; /* [STEPS][vocab] */
 };
 
@@ -118,31 +146,31 @@ static struct local_rows next_rows(const struct running *r, uint64_t id, uint32_
 {
     struct local_rows rows = {.sequence_id = id, .position = r->done, .count = 1};
 
-    if (r->done < r->prompt->count) {
-        uint32_t left = r->prompt->count - r->done;
+    if (r->done < r->count) {
+        uint32_t left = r->count - r->done;
 
         rows.count = left < room ? left : room;
-        rows.ids = r->prompt->ids + r->done;
+        rows.ids = r->ids + r->done;
     } else {
         rows.ids = &r->out[r->made - 1];
     }
     return rows;
 }
 
-/* All prompts at once, `budget` rows a step; a new one enters every second step, so that prefill runs beside decode. */
+/* All at once, `budget` rows a step; a new one enters every second step, so that prefill runs beside decode. */
 static void run_together(struct local_model *m, struct running *all, uint32_t budget)
 {
     uint32_t vocab = m->config.vocab, finished = 0;
-    float *logits = malloc((size_t)PROMPTS * vocab * sizeof(float));
-    struct local_rows rows[PROMPTS];
-    uint32_t owner[PROMPTS];
+    float *logits = malloc((size_t)SEQUENCES * vocab * sizeof(float));
+    struct local_rows rows[SEQUENCES];
+    uint32_t owner[SEQUENCES];
 
-    for (uint32_t step = 0; finished < PROMPTS; step++) {
+    for (uint32_t step = 0; finished < SEQUENCES; step++) {
         uint32_t used = 0, n = 0;
 
         /* Another one goes first at each step, so that places in the batch change. */
-        for (uint32_t k = 0; k < PROMPTS && used < budget; k++) {
-            uint32_t s = (step + k) % PROMPTS;
+        for (uint32_t k = 0; k < SEQUENCES && used < budget; k++) {
+            uint32_t s = (step + k) % SEQUENCES;
 
             if (all[s].made == STEPS || 2 * s > step)
                 continue;
@@ -156,7 +184,7 @@ static void run_together(struct local_model *m, struct running *all, uint32_t bu
             struct running *r = &all[owner[k]];
 
             r->done += rows[k].count;
-            if (r->done < r->prompt->count)
+            if (r->done < r->count)
                 continue;
             memcpy(r->logits + (size_t)r->made * vocab, logits + (size_t)k * vocab, vocab * sizeof(float));
             r->out[r->made++] = local_argmax(logits + (size_t)k * vocab, vocab);
@@ -169,83 +197,277 @@ static void run_together(struct local_model *m, struct running *all, uint32_t bu
     free(logits);
 }
 
-Test(family_batch, neighbours_do_not_show)
+static void neighbours(const char *model, bool full_attention)
 {
-    for (size_t i = 0; i < MODELS; i++) {
-        struct prompt prompts[PROMPTS];
-        struct local_model m;
-        struct running all[PROMPTS];
-        uint32_t alone[STEPS];
-        float *logits;
-        size_t bytes;
+    struct golden_prompt prompts[GOLDEN_PROMPTS_MAX];
+    uint32_t count = golden_prompts(model, prompts), alone[STEPS];
+    struct running all[SEQUENCES];
+    struct local_model m;
+    float *logits;
+    size_t bytes;
 
-        prompts_load(models[i], prompts);
-        open_model(&m, models[i], NULL, 2, 16);
-        bytes = (size_t)STEPS * m.config.vocab * sizeof(float);
-        logits = malloc(bytes);
-        for (int p = 0; p < PROMPTS; p++)
-            all[p] = (struct running){.prompt = &prompts[p], .logits = malloc(bytes)};
-        run_together(&m, all, 40);
+    open_model(&m, model, full_attention, 2);
+    bytes = (size_t)STEPS * m.config.vocab * sizeof(float);
+    logits = malloc(bytes);
+    for (uint32_t s = 0; s < SEQUENCES; s++) {
+        /* Those that have no prompt of their own get a part of one. */
+        const struct golden_prompt *p = &prompts[s < count ? s : s - count];
+
+        all[s] = (struct running){
+            .ids = p->ids, .count = s < count ? p->count : (p->count + 1) / 2, .logits = malloc(bytes)};
+    }
+    run_together(&m, all, 40);
+    cr_expect_eq(dk_cache_pages_free(m.cache), m.options.pages);
+    for (uint32_t s = 0; s < SEQUENCES; s++) {
+        cr_assert_eq(local_generate(&m, all[s].ids, all[s].count, 0, STEPS, alone, logits), 0);
+        cr_expect_arr_eq(all[s].out, alone, sizeof(alone), "%s, sequence %u: other tokens", model, s);
+        cr_expect_arr_eq(all[s].logits, logits, bytes, "%s, sequence %u: logits differ by %g", model, s,
+                         golden_difference(all[s].logits, logits, bytes / sizeof(float)));
+        free(all[s].logits);
+    }
+    free(logits);
+    local_close(&m);
+    golden_prompts_free(prompts, count);
+}
+
+#define NEIGHBOURS(id, model, full)                 \
+    Test(family_batch, neighbours_do_not_show_##id) \
+    {                                               \
+        neighbours(model, full);                    \
+    }
+GOLDEN_MODES(NEIGHBOURS)
+
+/* A traced sequence in the middle of a step gives the values that it gives alone, and the logits that it gives
+ * untraced. */
+static void traced(const char *model)
+{
+    uint32_t count, *ids = golden_prompt_ids(model, "question", &count), before = 5;
+    struct dk_trace_list alone = {0}, beside = {0};
+    float *logits, *expected;
+    struct local_model m;
+    size_t bytes;
+
+    open_model(&m, model, false, 2);
+    bytes = m.config.vocab * sizeof(float);
+    logits = malloc(3 * bytes);
+    expected = malloc(bytes);
+    cr_assert_eq(local_step(&m, &(struct local_rows){1, 0, count, ids}, 1, false, expected), 0);
+    dk_cache_release_all(m.cache);
+    local_trace(&m, &alone, 0);
+    cr_assert_eq(local_step(&m, &(struct local_rows){1, 0, count, ids}, 1, false, logits), 0);
+    cr_expect_arr_eq(logits, expected, bytes, "%s: the trace shows in the logits", model);
+    dk_cache_release_all(m.cache);
+    local_trace(&m, &beside, 1);
+    cr_assert_eq(local_step(&m, (struct local_rows[]){{1, 0, before, ids}, {2, 0, count, ids}, {3, 0, 1, ids}}, 3,
+                            false, logits),
+                 0);
+    cr_assert_eq(beside.count, alone.count);
+    cr_assert_gt(alone.count, 2 * m.config.layers);
+    for (size_t i = 0; i < alone.count; i++) {
+        const struct dk_trace_tensor *a = &alone.tensors[i], *b = &beside.tensors[i];
+
+        cr_assert_str_eq(a->name, b->name);
+        cr_assert_eq(a->bytes, b->bytes);
+        cr_expect_arr_eq(a->data, b->data, a->bytes, "%s: %s", model, a->name);
+    }
+    local_trace(&m, NULL, 0);
+    count = (uint32_t)alone.count;
+    dk_cache_release_all(m.cache);
+    cr_assert_eq(local_step(&m, &(struct local_rows){1, 0, before, ids}, 1, false, logits), 0);
+    cr_expect_eq(alone.count, count, "%s: traced without being asked", model);
+    dk_trace_list_fini(&alone);
+    dk_trace_list_fini(&beside);
+    free(logits);
+    free(expected);
+    free(ids);
+    local_close(&m);
+}
+
+#define TRACED(id, model, full)                                \
+    Test(family_batch, neighbours_do_not_show_in_a_trace_##id) \
+    {                                                          \
+        traced(model);                                         \
+    }
+GOLDEN_MODELS(TRACED)
+
+/* ---- snapshots and forks */
+
+enum { FIRST = 1, SNAPSHOT = 2, OTHER = 3 };
+
+/* Where a sequence stands: the logits that its next token is chosen from. */
+struct way {
+    uint64_t sequence_id;
+    uint32_t out[FEW_STEPS];
+    float *logits; /* [FEW_STEPS][vocab] */
+};
+
+/* Both ways go on at the same time; the second one takes the other most likely token first. */
+static void go_on_together(struct local_model *m, uint32_t position, const float *row, struct way *first,
+                           struct way *other)
+{
+    uint32_t vocab = m->config.vocab;
+    float *rows = malloc(2 * vocab * sizeof(float));
+
+    memcpy(rows, row, vocab * sizeof(float));
+    memcpy(rows + vocab, row, vocab * sizeof(float));
+    rows[vocab + local_argmax(row, vocab)] = -1e30f;
+    for (uint32_t i = 0; i < FEW_STEPS; i++) {
+        first->out[i] = local_argmax(rows, vocab);
+        other->out[i] = local_argmax(rows + vocab, vocab);
+        memcpy(first->logits + (size_t)i * vocab, rows, vocab * sizeof(float));
+        memcpy(other->logits + (size_t)i * vocab, rows + vocab, vocab * sizeof(float));
+        cr_assert_eq(local_step(m,
+                                (struct local_rows[]){{first->sequence_id, position + i, 1, &first->out[i]},
+                                                      {other->sequence_id, position + i, 1, &other->out[i]}},
+                                2, false, rows),
+                     0);
+    }
+    free(rows);
+}
+
+/* A prompt of `count` tokens: a snapshot, 8 tokens, back to the snapshot and the same again, then once more beside a
+ * fork that goes another way; and that one as if it had never been a fork. */
+static void check_snapshot(struct local_model *m, const char *model, const uint32_t *ids, uint32_t count)
+{
+    size_t vocab = m->config.vocab, bytes = FEW_STEPS * vocab * sizeof(float);
+    struct way once = {.sequence_id = FIRST, .logits = malloc(bytes)};
+    struct way again = {.sequence_id = FIRST, .logits = malloc(bytes)};
+    struct way other = {.sequence_id = OTHER, .logits = malloc(bytes)};
+    float *at = malloc(vocab * sizeof(float)), *row = malloc(vocab * sizeof(float));
+
+    cr_assert_eq(local_step(m, &(struct local_rows){FIRST, 0, count, ids}, 1, false, at), 0);
+    cr_assert_eq(dk_cache_fork(m->cache, FIRST, SNAPSHOT), 0);
+    memcpy(row, at, vocab * sizeof(float));
+    cr_assert_eq(local_continue(m, FIRST, count, row, FEW_STEPS, once.out, once.logits), 0);
+
+    dk_cache_release(m->cache, FIRST);
+    cr_assert_eq(dk_cache_fork(m->cache, SNAPSHOT, FIRST), 0);
+    cr_expect_eq(dk_cache_tokens(m->cache, FIRST), count);
+    memcpy(row, at, vocab * sizeof(float));
+    cr_assert_eq(local_continue(m, FIRST, count, row, FEW_STEPS, again.out, again.logits), 0);
+    cr_expect_arr_eq(again.out, once.out, sizeof(once.out), "%s, %u tokens: other tokens", model, count);
+    cr_expect_arr_eq(again.logits, once.logits, bytes, "%s, %u tokens: restored, logits differ by %g", model, count,
+                     golden_difference(again.logits, once.logits, FEW_STEPS * vocab));
+
+    dk_cache_release(m->cache, FIRST);
+    cr_assert_eq(dk_cache_fork(m->cache, SNAPSHOT, FIRST), 0);
+    cr_assert_eq(dk_cache_fork(m->cache, SNAPSHOT, OTHER), 0);
+    dk_cache_release(m->cache, SNAPSHOT);
+    go_on_together(m, count, at, &again, &other);
+    cr_expect_arr_eq(again.logits, once.logits, bytes, "%s, %u tokens: beside a fork, logits differ by %g", model,
+                     count, golden_difference(again.logits, once.logits, FEW_STEPS * vocab));
+    cr_expect_neq(other.out[0], once.out[0]);
+    dk_cache_release_all(m->cache);
+
+    /* The other way alone: its tokens as a prompt. */
+    cr_assert_eq(local_step(m, &(struct local_rows){FIRST, 0, count, ids}, 1, false, row), 0);
+    for (uint32_t i = 0; i + 1 < FEW_STEPS; i++) {
+        cr_assert_eq(local_step(m, &(struct local_rows){FIRST, count + i, 1, &other.out[i]}, 1, false, row), 0);
+        cr_expect_arr_eq(other.logits + (i + 1) * vocab, row, vocab * sizeof(float),
+                         "%s, %u tokens: the fork's logits differ by %g", model, count,
+                         golden_difference(other.logits + (i + 1) * vocab, row, vocab));
+    }
+    dk_cache_release_all(m->cache);
+    free(once.logits);
+    free(again.logits);
+    free(other.logits);
+    free(at);
+    free(row);
+}
+
+static void snapshots(const char *model, bool full_attention)
+{
+    /* Pages hold 16 tokens: inside the first, at its end, just behind, inside and at the end of later ones. */
+    static const uint32_t counts[] = {1, 5, 15, 16, 17, 32, 37, 64, 100};
+    uint32_t available, *ids = golden_prompt_ids(model, "three_hundred", &available);
+    struct local_model m;
+
+    open_model(&m, model, full_attention, 1);
+    cr_assert_eq(m.options.page_tokens, 16);
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        check_snapshot(&m, model, ids, counts[i]);
         cr_expect_eq(dk_cache_pages_free(m.cache), m.options.pages);
-        for (int p = 0; p < PROMPTS; p++) {
-            cr_assert_eq(local_generate(&m, prompts[p].ids, prompts[p].count, 0, STEPS, alone, logits), 0);
-            cr_expect_arr_eq(all[p].out, alone, sizeof(alone), "%s, %s: other tokens", models[i], prompts[p].name);
-            cr_expect_arr_eq(all[p].logits, logits, bytes, "%s, %s: logits differ by %g", models[i], prompts[p].name,
-                             golden_difference(all[p].logits, logits, bytes / sizeof(float)));
-            free(all[p].logits);
-        }
-        free(logits);
-        local_close(&m);
-        prompts_free(prompts);
     }
+    local_close(&m);
+    free(ids);
 }
 
-Test(family_batch, instruction_sets_threads_and_pages_do_not_show)
+#define SNAPSHOTS(id, model, full)                           \
+    Test(family_batch, snapshots_restore_the_same_bits_##id) \
+    {                                                        \
+        snapshots(model, full);                              \
+    }
+GOLDEN_MODES(SNAPSHOTS)
+
+/* ---- how the machine does it */
+
+struct variant {
+    const char *isa;
+    uint32_t threads, page_tokens;
+};
+
+/* [prompts][FEW_STEPS][vocab]; NULL: this CPU cannot. The reference is slow: the longest prompt is left to the other
+ * tests. */
+static float *run_variant(const char *model, const struct variant *v, const struct golden_prompt *prompts,
+                          uint32_t count, size_t *floats)
 {
-    static const struct {
-        const char *isa;
-        uint32_t threads, page_tokens;
-    } variants[] = {{"ref", 1, 16},    {"ref", 2, 7},    {"avx2", 1, 16},   {"avx2", 2, 5},
-                    {"avx512", 1, 16}, {"avx512", 2, 1}, {"avx512", 3, 64}, {"auto", 2, 16}};
+    struct local_options o = local_defaults();
+    uint32_t out[FEW_STEPS];
+    struct local_model m;
+    enum dk_isa isa;
+    float *logits;
 
-    for (size_t i = 0; i < MODELS; i++) {
-        struct prompt prompts[PROMPTS];
-        float *reference = NULL, *logits;
-        uint32_t compared = 0, out[FEW_STEPS];
-        size_t bytes = 0;
-
-        prompts_load(models[i], prompts);
-        for (size_t k = 0; k < sizeof(variants) / sizeof(variants[0]); k++) {
-            struct local_model m;
-            enum dk_isa isa;
-
-            if (dk_isa_parse(variants[k].isa, &isa) == -ENOTSUP) {
-                printf("%s: this CPU has no %s, not compared\n", models[i], variants[k].isa);
-                continue;
-            }
-            open_model(&m, models[i], variants[k].isa, variants[k].threads, variants[k].page_tokens);
-            bytes = (size_t)PROMPTS * FEW_STEPS * m.config.vocab * sizeof(float);
-            logits = calloc(1, bytes);
-            for (int p = 0; p < PROMPTS; p++) {
-                /* The reference is slow: the longest prompt is left to the other tests. */
-                if (prompts[p].count < 120)
-                    cr_assert_eq(local_generate(&m, prompts[p].ids, prompts[p].count, 0, FEW_STEPS, out,
-                                                logits + (size_t)p * FEW_STEPS * m.config.vocab),
-                                 0);
-            }
-            if (!reference) {
-                reference = logits;
-            } else {
-                cr_expect_arr_eq(logits, reference, bytes, "%s: %s with %u threads, pages of %u: differs by %g",
-                                 models[i], variants[k].isa, variants[k].threads, variants[k].page_tokens,
-                                 golden_difference(logits, reference, bytes / sizeof(float)));
-                free(logits);
-                compared++;
-            }
-            local_close(&m);
-        }
-        printf("%s: %u variants give the bits of ref\n", models[i], compared);
-        free(reference);
-        prompts_free(prompts);
+    if (dk_isa_parse(v->isa, &isa) == -ENOTSUP)
+        return NULL;
+    o.isa = v->isa;
+    o.threads = v->threads;
+    o.page_tokens = v->page_tokens;
+    o.pages = (o.context + o.page_tokens - 1) / o.page_tokens;
+    golden_open(&m, model, &o);
+    *floats = (size_t)count * FEW_STEPS * m.config.vocab;
+    logits = calloc(*floats, sizeof(float));
+    for (uint32_t p = 0; p < count; p++) {
+        if (prompts[p].count < 120)
+            cr_assert_eq(local_generate(&m, prompts[p].ids, prompts[p].count, 0, FEW_STEPS, out,
+                                        logits + (size_t)p * FEW_STEPS * m.config.vocab),
+                         0);
     }
+    local_close(&m);
+    return logits;
 }
+
+static void variants(const char *model)
+{
+    static const struct variant list[] = {{"ref", 1, 16},    {"ref", 2, 7},    {"avx2", 1, 16},   {"avx2", 2, 5},
+                                          {"avx512", 1, 16}, {"avx512", 2, 1}, {"avx512", 3, 64}, {"auto", 2, 16}};
+    struct golden_prompt prompts[GOLDEN_PROMPTS_MAX];
+    uint32_t count = golden_prompts(model, prompts), compared = 0;
+    float *reference = NULL;
+
+    for (size_t k = 0; k < sizeof(list) / sizeof(list[0]); k++) {
+        size_t floats;
+        float *logits = run_variant(model, &list[k], prompts, count, &floats);
+
+        if (!logits) {
+            printf("%s: this CPU has no %s, not compared\n", model, list[k].isa);
+        } else if (!reference) {
+            reference = logits;
+        } else {
+            cr_expect_arr_eq(logits, reference, floats * sizeof(float),
+                             "%s: %s with %u threads, pages of %u: differs by %g", model, list[k].isa, list[k].threads,
+                             list[k].page_tokens, golden_difference(logits, reference, floats));
+            free(logits);
+            compared++;
+        }
+    }
+    printf("%s: %u variants give the bits of ref\n", model, compared);
+    free(reference);
+    golden_prompts_free(prompts, count);
+}
+
+#define VARIANTS(id, model, full)                                           \
+    Test(family_batch, instruction_sets_threads_and_pages_do_not_show_##id) \
+    {                                                                       \
+        variants(model);                                                    \
+    }
+GOLDEN_MODELS(VARIANTS)

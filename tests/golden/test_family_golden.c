@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The small models against values of an outside implementation: logits, greedy tokens, and what happens inside. */
 #include "golden_file.h"
-#include "local_model.h"
-#include "spy_backend.h"
+#include "golden_models.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -10,33 +9,47 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Two float32 implementations differ by about 1e-5; the weakest mistake moves logits by 0.5. */
+/* Two float32 implementations differ by about 1e-5; the weakest mistake moves logits by 0.27. */
 #define LOGIT_LIMIT 1e-3
+/* Inside the layers: what is kept between steps is compared to this as well. */
+#define VALUE_LIMIT  1e-4
+#define WEIGHT_LIMIT 1e-5
+/* Of what a MoE block gives, in units of its Frobenius norm. */
+#define BLOCK_LIMIT 1e-5
 #define STEPS       32u
 /* Greedy tokens must agree where the expected ones lead by this much. */
 #define TIE_MARGIN 1e-2
 
-static const char *const models[] = {"qwen3-tiny", "qwen3-fp8-tiny", "qwen3-moe-fp8-tiny"};
-#define MODELS (sizeof(models) / sizeof(models[0]))
+struct fixture {
+    const char *model;
+    struct local_model m;
+    json_t *file;
+    struct golden_tensors tensors;
+};
 
-static void path_of(char *path, size_t size, const char *model, const char *file)
-{
-    snprintf(path, size, FIXTURES "/%s/%s", model, file);
-}
-
-static void open_model(struct local_model *m, const char *model, const struct dk_backend_ops *ops)
+static void setup(struct fixture *f, const char *model, bool full_attention, const char *tensors)
 {
     struct local_options o = local_defaults();
-    struct dk_err err = {0};
     char path[512];
 
+    f->model = model;
     o.threads = 2;
-    o.ops = ops;
-    path_of(path, sizeof(path), model, "");
-    cr_assert_eq(local_open(m, path, &o, &err), 0, "%s: %s", model, err.text);
+    o.full_attention = full_attention;
+    golden_open(&f->m, model, &o);
+    golden_path(path, sizeof(path), model, "golden/golden.json");
+    f->file = golden_json(path);
+    golden_path(path, sizeof(path), model, tensors);
+    golden_tensors_open(&f->tensors, path);
 }
 
-static void check_greedy(const char *model, const char *name, const json_t *prompt, const uint32_t *got)
+static void teardown(struct fixture *f)
+{
+    golden_tensors_close(&f->tensors);
+    json_decref(f->file);
+    local_close(&f->m);
+}
+
+static void check_greedy(const struct fixture *f, const char *name, const json_t *prompt, const uint32_t *got)
 {
     uint32_t count, *expected = golden_ids(prompt, "greedy_ids", &count);
 
@@ -44,258 +57,264 @@ static void check_greedy(const char *model, const char *name, const json_t *prom
     for (uint32_t i = 0; i < STEPS; i++) {
         if (got[i] != expected[i] && golden_number(json_object_get(prompt, "margins"), i) < TIE_MARGIN)
             break;
-        cr_expect_eq(got[i], expected[i], "%s, %s: step %u gives %u, not %u", model, name, i, got[i], expected[i]);
+        cr_expect_eq(got[i], expected[i], "%s, %s: step %u gives %u, not %u", f->model, name, i, got[i], expected[i]);
     }
     free(expected);
 }
 
-Test(family_golden, greedy_tokens_and_last_logits)
+/* Tokens and last logits of the prompts in file[group]. */
+static void check_prompts(struct fixture *f, const char *group, const char *prefix)
 {
-    for (size_t i = 0; i < MODELS; i++) {
-        struct golden_tensors tensors;
-        struct local_model m;
-        double largest = 0;
-        const char *name;
-        json_t *file, *prompt;
-        char path[512];
-        float *logits;
+    const json_t *prompts = json_object_get(f->file, "prompts"), *wanted = json_object_get(f->file, group);
+    float *logits = malloc((size_t)STEPS * f->m.config.vocab * sizeof(float));
+    double largest = 0;
+    const char *name;
+    const json_t *prompt;
 
-        path_of(path, sizeof(path), models[i], "golden/golden.json");
-        file = golden_json(path);
-        path_of(path, sizeof(path), models[i], "golden/logits.safetensors");
-        golden_tensors_open(&tensors, path);
-        open_model(&m, models[i], NULL);
-        logits = malloc((size_t)STEPS * m.config.vocab * sizeof(float));
-        cr_assert_eq(json_object_size(json_object_get(file, "prompts")), 8);
-        json_object_foreach(json_object_get(file, "prompts"), name, prompt)
-        {
-            uint32_t count, got[STEPS], *ids = golden_ids(prompt, "ids", &count);
-            size_t vocab;
-            float *last = golden_tensor(&tensors, &vocab, "%s.last", name);
-            double difference;
-
-            cr_assert_eq(vocab, m.config.vocab);
-            cr_assert_eq(local_generate(&m, ids, count, 0, STEPS, got, logits), 0);
-            difference = golden_difference(logits, last, vocab);
-            cr_expect_leq(difference, LOGIT_LIMIT, "%s, %s: last logits differ by %g", models[i], name, difference);
-            largest = difference > largest ? difference : largest;
-            check_greedy(models[i], name, prompt, got);
-            free(ids);
-            free(last);
-        }
-        printf("%s: last logits of all prompts differ by at most %.2e\n", models[i], largest);
-        free(logits);
-        local_close(&m);
-        golden_tensors_close(&tensors);
-        json_decref(file);
-    }
-}
-
-Test(family_golden, logits_of_every_position)
-{
-    for (size_t i = 0; i < MODELS; i++) {
-        struct golden_tensors tensors;
-        struct local_model m;
-        uint32_t count, *ids;
-        size_t values;
-        float *all, *logits;
+    cr_assert_gt(json_object_size(wanted), 0, "%s: no \"%s\"", f->model, group);
+    json_object_foreach((json_t *)wanted, name, prompt)
+    {
+        uint32_t count, got[STEPS], *ids = golden_ids(json_object_get(prompts, name), "ids", &count);
+        size_t vocab;
+        float *last = golden_tensor(&f->tensors, &vocab, "%s%s.last", prefix, name);
         double difference;
-        json_t *file;
-        char path[512];
 
-        path_of(path, sizeof(path), models[i], "golden/golden.json");
-        file = golden_json(path);
-        path_of(path, sizeof(path), models[i], "golden/logits.safetensors");
-        golden_tensors_open(&tensors, path);
-        open_model(&m, models[i], NULL);
-        ids = golden_ids(json_object_get(json_object_get(file, "prompts"), "multi_turn"), "ids", &count);
-        all = golden_tensor(&tensors, &values, "multi_turn.all");
-        cr_assert_eq(values, (size_t)count * m.config.vocab);
-        logits = malloc(values * sizeof(float));
-        cr_assert_eq(local_step(&m, &(struct local_rows){7, 0, count, ids}, 1, true, logits), 0);
-        difference = golden_difference(logits, all, values);
-        printf("%s: logits of %u positions differ by at most %.2e\n", models[i], count, difference);
-        cr_expect_leq(difference, LOGIT_LIMIT);
+        cr_assert_eq(vocab, f->m.config.vocab);
+        cr_assert_eq(local_generate(&f->m, ids, count, 0, STEPS, got, logits), 0);
+        difference = golden_difference(logits, last, vocab);
+        cr_expect_leq(difference, LOGIT_LIMIT, "%s, %s: last logits differ by %g", f->model, name, difference);
+        largest = fmax(largest, difference);
+        check_greedy(f, name, prompt, got);
         free(ids);
-        free(all);
-        free(logits);
-        local_close(&m);
-        golden_tensors_close(&tensors);
-        json_decref(file);
+        free(last);
     }
+    printf("%s: last logits of %zu prompts differ by at most %.2e\n", f->model, json_object_size(wanted), largest);
+    free(logits);
 }
 
-/* The router's and experts' part of a trace. */
-struct moe_trace {
-    struct golden_tensors *tensors;
-    struct local_model *m;
-    double in, out, logits, weights, alone;
-};
-
-static int by_id(const void *a, const void *b)
+static void last_logits(const char *model)
 {
-    return *(const int32_t *)a - *(const int32_t *)b;
+    struct fixture f;
+
+    setup(&f, model, false, "golden/logits.safetensors");
+    cr_expect_geq(json_object_size(json_object_get(f.file, "prompts")), 7);
+    check_prompts(&f, "prompts", "");
+    teardown(&f);
 }
 
-static void raise_to(double *largest, const float *got, struct golden_tensors *t, size_t count, const char *format,
-                     uint32_t layer)
+#define LAST_LOGITS(id, model, full)                        \
+    Test(family_golden, greedy_tokens_and_last_logits_##id) \
+    {                                                       \
+        last_logits(model);                                 \
+    }
+GOLDEN_MODELS(LAST_LOGITS)
+
+Test(family_golden, attending_to_everything)
 {
+    struct fixture f;
+
+    setup(&f, "deepseek_v32-fp8-tiny", true, "golden/logits.safetensors");
+    check_prompts(&f, "full_attention_prompts", "full_attention.");
+    teardown(&f);
+}
+
+static void all_logits(const char *model)
+{
+    struct fixture f;
+    uint32_t count, *ids = golden_prompt_ids(model, "multi_turn", &count);
     size_t values;
-    char name[64];
-    float *expected;
+    float *all, *logits;
     double difference;
 
-    snprintf(name, sizeof(name), format, layer); /* NOLINT: the formats are this file's */
-    expected = golden_tensor(t, &values, "%s", name);
-    cr_assert_eq(values, count, "%s has %zu values, not %zu", name, values, count);
-    difference = golden_difference(got, expected, count);
-    *largest = difference > *largest ? difference : *largest;
-    free(expected);
+    setup(&f, model, false, "golden/logits.safetensors");
+    all = golden_tensor(&f.tensors, &values, "multi_turn.all");
+    cr_assert_eq(values, (size_t)count * f.m.config.vocab);
+    logits = malloc(values * sizeof(float));
+    cr_assert_eq(local_step(&f.m, &(struct local_rows){7, 0, count, ids}, 1, true, logits), 0);
+    difference = golden_difference(logits, all, values);
+    printf("%s: logits of %u positions differ by at most %.2e\n", model, count, difference);
+    cr_expect_leq(difference, LOGIT_LIMIT);
+    free(ids);
+    free(all);
+    free(logits);
+    teardown(&f);
 }
 
-/* The expected experts come by falling weight; sorted by id they are what the router gives. */
-static void check_experts(struct moe_trace *t, uint32_t layer, uint32_t rows, const int32_t *ids, const float *weights)
+#define ALL_LOGITS(id, model, full)                    \
+    Test(family_golden, logits_of_every_position_##id) \
+    {                                                  \
+        all_logits(model);                             \
+    }
+GOLDEN_MODELS(ALL_LOGITS)
+
+/* The largest difference of all layers' tensors of one name. */
+struct kind {
+    char name[32];
+    double largest;
+    uint32_t tensors;
+};
+
+#define KINDS_MAX 24
+
+static struct kind *kind_of(struct kind *kinds, const char *tensor)
 {
-    uint32_t k = t->m->config.top_k;
-    int32_t *expected_ids = golden_tensor(t->tensors, NULL, "layer.%u.moe.expert_ids", layer);
-    float *expected_weights = golden_tensor(t->tensors, NULL, "layer.%u.moe.expert_weights", layer);
+    const char *name = tensor;
 
-    for (uint32_t row = 0; row < rows; row++) {
-        int32_t *wanted = expected_ids + row * k, sorted[16];
-
-        memcpy(sorted, wanted, k * sizeof(int32_t));
-        qsort(sorted, k, sizeof(int32_t), by_id);
-        for (uint32_t i = 0; i < k; i++) {
-            uint32_t from = 0;
-            double difference;
-
-            cr_assert_eq(ids[row * k + i], sorted[i], "layer %u, row %u: experts differ", layer, row);
-            while (wanted[from] != sorted[i])
-                from++;
-            difference = fabs((double)weights[row * k + i] - expected_weights[row * k + from]);
-            t->weights = difference > t->weights ? difference : t->weights;
+    if (strncmp(name, "layer.", 6) == 0)
+        name = strchr(name + 6, '.') + 1;
+    for (struct kind *k = kinds; k < kinds + KINDS_MAX; k++) {
+        if (strcmp(k->name, name) == 0)
+            return k;
+        if (k->name[0] == 0) {
+            snprintf(k->name, sizeof(k->name), "%s", name);
+            return k;
         }
     }
-    free(expected_ids);
-    free(expected_weights);
+    cr_assert(false, "%s: more kinds than %d", tensor, KINDS_MAX);
+    return NULL;
 }
 
-static void watch_moe(void *ctx, uint32_t layer, uint32_t rows, const float *in, const float *out, const float *logits,
-                      const int32_t *ids, const float *weights)
+static double relative_norm(const float *got, const float *expected, size_t count)
 {
-    struct moe_trace *t = ctx;
-    size_t values = (size_t)rows * t->m->config.hidden;
-
-    if (!logits)
-        return;
-    raise_to(&t->in, in, t->tensors, values, "layer.%u.moe.in", layer);
-    raise_to(&t->out, out, t->tensors, values, "layer.%u.moe.out", layer);
-    raise_to(&t->logits, logits, t->tensors, (size_t)rows * t->m->config.experts, "layer.%u.moe.router_logits", layer);
-    check_experts(t, layer, rows, ids, weights);
-}
-
-/* One MoE block on the expected input: relative Frobenius error. Uses the routing of the step just run. */
-static double moe_alone(struct local_model *m, struct golden_tensors *tensors, uint32_t layer, uint32_t rows,
-                        const int32_t *ids, const float *weights)
-{
-    size_t values;
-    float *in = golden_tensor(tensors, &values, "layer.%u.moe.in", layer);
-    float *out = golden_tensor(tensors, NULL, "layer.%u.moe.out", layer);
-    float *y = malloc(values * sizeof(float));
     double difference = 0, norm = 0;
 
-    local_ffn(m, layer, rows, in, ids, weights, y);
-    for (size_t i = 0; i < values; i++) {
-        difference += ((double)y[i] - out[i]) * ((double)y[i] - out[i]);
-        norm += (double)out[i] * out[i];
+    for (size_t i = 0; i < count; i++) {
+        difference += ((double)got[i] - expected[i]) * ((double)got[i] - expected[i]);
+        norm += (double)expected[i] * expected[i];
     }
-    free(in);
-    free(out);
-    free(y);
     return sqrt(difference / norm);
 }
 
-/* Expected keys and values are [kv_heads][rows][head_dim], rows here [rows][kv_heads * head_dim]. */
-static float *by_head(const float *rows_first, uint32_t rows, const struct dk_model_config *c)
+static void check_tensor(struct fixture *f, const struct dk_tensor *golden, const struct dk_trace_list *list,
+                         struct kind *kinds)
 {
-    float *out = malloc((size_t)rows * c->kv_heads * c->head_dim * sizeof(float));
+    const struct dk_trace_tensor *got = dk_trace_list_find(list, golden->name);
+    struct kind *kind = kind_of(kinds, golden->name);
+    void *expected = golden_tensor(&f->tensors, NULL, "%s", golden->name);
+    bool f32 = golden->type == DK_F32;
+    double difference = 0;
 
-    for (uint32_t h = 0; h < c->kv_heads; h++) {
-        for (uint32_t row = 0; row < rows; row++)
-            memcpy(out + ((size_t)h * rows + row) * c->head_dim,
-                   rows_first + ((size_t)row * c->kv_heads + h) * c->head_dim, c->head_dim * sizeof(float));
-    }
-    return out;
+    cr_assert_not_null(got, "%s: %s is not traced", f->model, golden->name);
+    cr_assert_eq(got->type, f32 ? DK_TRACE_F32 : DK_TRACE_I32, "%s: %s", f->model, golden->name);
+    cr_assert_eq(got->rank, golden->rank, "%s: %s", f->model, golden->name);
+    for (uint32_t i = 0; i < got->rank; i++)
+        cr_assert_eq(got->shape[i], golden->shape[i], "%s: %s: dimension %u", f->model, golden->name, i);
+    if (f32)
+        difference = golden_difference(got->data, expected, got->bytes / 4);
+    else
+        cr_expect_arr_eq(got->data, expected, got->bytes, "%s: %s is another one", f->model, golden->name);
+    cr_expect_leq(difference, strcmp(kind->name, "moe.expert_weights") == 0 ? WEIGHT_LIMIT : VALUE_LIMIT,
+                  "%s: %s differs by %g", f->model, golden->name, difference);
+    if (strcmp(kind->name, "moe.out") == 0)
+        cr_expect_leq(relative_norm(got->data, expected, got->bytes / 4), BLOCK_LIMIT, "%s: %s: %g", f->model,
+                      golden->name, relative_norm(got->data, expected, got->bytes / 4));
+    kind->largest = fmax(kind->largest, difference);
+    kind->tensors++;
+    free(expected);
 }
 
-Test(family_golden, values_inside_the_layers)
+/* Every expected tensor but those that end in `except`; how many were compared. */
+static uint32_t check_trace(struct fixture *f, const struct dk_trace_list *list, const char *except)
 {
-    for (size_t i = 0; i < MODELS; i++) {
-        double embed = 0, mixer = 0, out = 0, k = 0, v = 0, norm = 0;
-        struct spy_record *record = spy_record();
-        struct golden_tensors tensors;
-        struct local_model m;
-        struct moe_trace moe = {.tensors = &tensors, .m = &m};
-        uint32_t count, *ids;
-        size_t hidden_values;
-        float *logits;
-        json_t *file;
-        char path[512];
+    struct kind kinds[KINDS_MAX] = {0};
+    uint32_t compared = 0;
 
-        path_of(path, sizeof(path), models[i], "golden/golden.json");
-        file = golden_json(path);
-        path_of(path, sizeof(path), models[i], "golden/trace.safetensors");
-        golden_tensors_open(&tensors, path);
-        open_model(&m, models[i], spy_backend(&dk_backend_cpu));
-        m.watch = watch_moe;
-        m.watch_ctx = &moe;
-        ids = golden_ids(json_object_get(json_object_get(file, "prompts"), "short"), "ids", &count);
-        logits = malloc((size_t)count * m.config.vocab * sizeof(float));
-        cr_assert_eq(local_step(&m, &(struct local_rows){1, 0, count, ids}, 1, true, logits), 0);
+    cr_assert_not(list->no_memory);
+    for (uint32_t i = 0; i < dk_checkpoint_tensor_count(f->tensors.file); i++) {
+        const struct dk_tensor *t = dk_checkpoint_tensor(f->tensors.file, i);
+        size_t length = strlen(t->name);
 
-        hidden_values = (size_t)count * m.config.hidden;
-        raise_to(&embed, record->embed, &tensors, hidden_values, "embed", 0);
-        raise_to(&norm, record->final_norm, &tensors, hidden_values, "final_norm", 0);
-        cr_assert_eq(record->layers, m.config.layers);
-        for (uint32_t layer = 0; layer < m.config.layers; layer++) {
-            float *keys = by_head(record->k[layer], count, &m.config);
-            float *values = by_head(record->v[layer], count, &m.config);
-            size_t kv_values = (size_t)count * m.config.kv_heads * m.config.head_dim;
-
-            raise_to(&mixer, record->mixer_out[layer], &tensors, hidden_values, "layer.%u.mixer_out", layer);
-            raise_to(&out, record->out[layer], &tensors, hidden_values, "layer.%u.out", layer);
-            raise_to(&k, keys, &tensors, kv_values, "layer.%u.k", layer);
-            raise_to(&v, values, &tensors, kv_values, "layer.%u.v", layer);
-            free(keys);
-            free(values);
-        }
-        printf("%s: embed %.1e, k %.1e, v %.1e, mixer_out %.1e, out %.1e, final_norm %.1e\n", models[i], embed, k, v,
-               mixer, out, norm);
-        cr_expect_eq(embed, 0);
-        cr_expect_leq(k, 1e-4);
-        cr_expect_leq(v, 1e-4);
-        cr_expect_leq(mixer, 1e-4);
-        cr_expect_leq(out, 1e-4);
-        cr_expect_leq(norm, 1e-4);
-        if (m.config.experts > 0) {
-            uint32_t last = m.config.layers - 1;
-
-            moe.alone = moe_alone(&m, &tensors, last, count, m.expert_ids, m.expert_weights);
-            printf(
-                "%s: moe.in %.1e, router_logits %.1e, expert_weights %.1e, moe.out %.1e, block alone %.1e (relative)\n",
-                models[i], moe.in, moe.logits, moe.weights, moe.out, moe.alone);
-            cr_expect_gt(moe.in, 0, "no MoE layer was seen");
-            cr_expect_leq(moe.in, 1e-4);
-            cr_expect_leq(moe.logits, 1e-4);
-            cr_expect_leq(moe.weights, 1e-5);
-            cr_expect_leq(moe.out, 1e-4);
-            cr_expect_leq(moe.alone, 1e-5);
-        }
-        free(ids);
-        free(logits);
-        spy_reset();
-        local_close(&m);
-        golden_tensors_close(&tensors);
-        json_decref(file);
+        if (except && strcmp(t->name + length - strlen(except), except) == 0)
+            continue;
+        check_tensor(f, t, list, kinds);
+        compared++;
     }
+    printf("%s: %u tensors, largest differences:", f->model, compared);
+    for (struct kind *k = kinds; k < kinds + KINDS_MAX && k->tensors; k++)
+        printf(" %s %.1e", k->name, k->largest);
+    printf("\n");
+    return compared;
+}
+
+static void run_traced(struct fixture *f, const char *prompt, struct dk_trace_list *list)
+{
+    uint32_t count, *ids = golden_ids(json_object_get(json_object_get(f->file, "prompts"), prompt), "ids", &count);
+    float *logits = malloc(f->m.config.vocab * sizeof(float));
+
+    local_trace(&f->m, list, 0);
+    cr_assert_eq(local_step(&f->m, &(struct local_rows){1, 0, count, ids}, 1, false, logits), 0);
+    free(logits);
+    free(ids);
+}
+
+static void values_inside(const char *model)
+{
+    struct dk_trace_list list = {0};
+    struct fixture f;
+    uint32_t compared;
+
+    setup(&f, model, false, "golden/trace.safetensors");
+    run_traced(&f, "short", &list);
+    compared = check_trace(&f, &list, NULL);
+    cr_expect_geq(compared, 2 + 2 * f.m.config.layers);
+    for (size_t i = 0; i < list.count; i++) {
+        const char *selected = strstr(list.tensors[i].name, ".selected");
+
+        compared += selected != NULL; /* has a file of its own */
+    }
+    cr_expect_eq(list.count, compared, "%s: %zu tensors are traced, %u are expected", model, list.count, compared);
+    dk_trace_list_fini(&list);
+    teardown(&f);
+}
+
+#define VALUES_INSIDE(id, model, full)                 \
+    Test(family_golden, values_inside_the_layers_##id) \
+    {                                                  \
+        values_inside(model);                          \
+    }
+GOLDEN_MODELS(VALUES_INSIDE)
+
+/* One row's selection: positions rising, -1 behind the last. */
+static void check_selection(const json_t *expected, const int32_t *got, uint32_t top_k, uint32_t layer, size_t row)
+{
+    size_t count = json_array_size(expected);
+
+    cr_assert(count > 0 && count <= top_k);
+    for (size_t i = 0; i < top_k; i++)
+        cr_expect_eq(got[i], i < count ? (int32_t)golden_number(expected, i) : -1, "layer %u, row %zu, place %zu: %d",
+                     layer, row, i, got[i]);
+}
+
+Test(family_golden, selected_positions)
+{
+    struct dk_trace_list list = {0};
+    struct fixture f;
+    char path[512], name[64];
+    json_t *dsa;
+
+    setup(&f, "deepseek_v32-fp8-tiny", false, "golden/dsa_trace.safetensors");
+    golden_path(path, sizeof(path), f.model, "golden/dsa.json");
+    dsa = golden_json(path);
+    run_traced(&f, "multi_turn", &list);
+    check_trace(&f, &list, ".score");
+    cr_assert_eq(json_object_size(json_object_get(dsa, "selected")), f.m.config.layers);
+    for (uint32_t layer = 0; layer < f.m.config.layers; layer++) {
+        const struct dk_trace_tensor *selected;
+        const json_t *rows;
+
+        snprintf(name, sizeof(name), "%u", layer);
+        rows = json_object_get(json_object_get(dsa, "selected"), name);
+        snprintf(name, sizeof(name), "layer.%u.selected", layer);
+        selected = dk_trace_list_find(&list, name);
+        cr_assert_not_null(selected);
+        cr_assert_eq(selected->shape[0], json_array_size(rows));
+        cr_assert_eq(selected->shape[1], f.m.config.index.top_k);
+        cr_assert_gt(selected->shape[0], selected->shape[1], "nothing is left out");
+        for (size_t row = 0; row < selected->shape[0]; row++)
+            check_selection(json_array_get(rows, row), (const int32_t *)selected->data + row * selected->shape[1],
+                            selected->shape[1], layer, row);
+    }
+    dk_trace_list_fini(&list);
+    json_decref(dsa);
+    teardown(&f);
 }

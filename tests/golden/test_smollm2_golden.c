@@ -4,7 +4,6 @@
 #include "attention-worker/sampler.h"
 #include "golden_file.h"
 #include "local_model.h"
-#include "spy_backend.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -30,13 +29,8 @@ struct fixture {
 
 static void setup(struct fixture *f, const char *label, const char *folder, const char *golden)
 {
-    struct local_options o = {.threads = 2,
-                              .rows_max = CHUNK,
-                              .context = 1600,
-                              .sequences_max = PROMPTS,
-                              .page_tokens = 16,
-                              .pages = 140,
-                              .ops = spy_backend(&dk_backend_cpu)};
+    struct local_options o = {
+        .threads = 2, .rows_max = CHUNK, .context = 1600, .sequences_max = PROMPTS, .page_tokens = 16, .pages = 140};
     struct dk_err err = {0};
     char path[1024];
 
@@ -53,7 +47,6 @@ static void setup(struct fixture *f, const char *label, const char *folder, cons
 
 static void teardown(struct fixture *f)
 {
-    spy_reset();
     golden_tensors_close(&f->tensors);
     json_decref(f->file);
     local_close(&f->m);
@@ -107,20 +100,34 @@ static double relative_difference(const float *got, const float *expected, uint3
     return golden_difference(got, expected, count) / scale;
 }
 
-/* The last position of prompt `capital` in all layers. */
-static void check_hidden(struct fixture *f, uint32_t last_row)
+/* The traced rows' last one. */
+static const float *last_row(const struct dk_trace_list *list, const char *name, uint32_t hidden)
 {
-    const struct spy_record *r = spy_record();
+    const struct dk_trace_tensor *t = dk_trace_list_find(list, name);
+
+    cr_assert_not_null(t, "%s is not traced", name);
+    cr_assert_eq(t->shape[1], hidden);
+    return (const float *)t->data + (size_t)(t->shape[0] - 1) * hidden;
+}
+
+/* The last position of prompt `capital` in all layers. */
+static void check_hidden(struct fixture *f, const struct dk_trace_list *list)
+{
     uint32_t hidden = f->m.config.hidden, layers = f->m.config.layers;
-    size_t values, at = (size_t)last_row * hidden;
+    size_t values;
     float *expected = golden_tensor(&f->tensors, &values, "hidden.capital");
     double largest = 0;
+    char name[64];
 
     cr_assert_eq(values, (size_t)(layers + 2) * hidden);
-    cr_expect_eq(golden_difference(r->embed + at, expected, hidden), 0);
-    for (uint32_t layer = 0; layer < layers; layer++)
-        largest = fmax(largest, relative_difference(r->out[layer] + at, expected + (layer + 1) * hidden, hidden));
-    largest = fmax(largest, relative_difference(r->final_norm, expected + (layers + 1) * hidden, hidden));
+    cr_expect_eq(golden_difference(last_row(list, "embed", hidden), expected, hidden), 0);
+    for (uint32_t layer = 0; layer < layers; layer++) {
+        snprintf(name, sizeof(name), "layer.%u.out", layer);
+        largest = fmax(largest, relative_difference(last_row(list, name, hidden),
+                                                    expected + (size_t)(layer + 1) * hidden, hidden));
+    }
+    largest = fmax(largest, relative_difference(last_row(list, "final_norm", hidden),
+                                                expected + (size_t)(layers + 1) * hidden, hidden));
     printf("%s: hidden.capital differs by %.1e (relative)\n", f->label, largest);
     cr_expect_leq(largest, 2e-5);
     free(expected);
@@ -134,6 +141,7 @@ static void check_prompts(struct fixture *f)
     uint32_t vocab = f->m.config.vocab, *ids[PROMPTS], out[PROMPTS][STEPS];
     float *logits = malloc((size_t)PROMPTS * vocab * sizeof(float));
     struct local_rows rows[PROMPTS];
+    struct dk_trace_list list = {0};
 
     for (uint32_t p = 0; p < PROMPTS; p++) {
         rows[p] = (struct local_rows){.sequence_id = p};
@@ -141,9 +149,10 @@ static void check_prompts(struct fixture *f)
         rows[p].ids = ids[p];
     }
     for (uint32_t step = 0; step < STEPS; step++) {
+        local_trace(&f->m, step == 0 ? &list : NULL, 0);
         cr_assert_eq(local_step(&f->m, rows, PROMPTS, false, logits), 0);
         if (step == 0)
-            check_hidden(f, rows[0].count - 1);
+            check_hidden(f, &list);
         for (uint32_t p = 0; p < PROMPTS; p++) {
             if (step == 0) {
                 double d = top_difference(json_object_get(json_object_get(prompts, names[p]), "last_top20"),
@@ -163,6 +172,7 @@ static void check_prompts(struct fixture *f)
         dk_cache_release(f->m.cache, p);
         free(ids[p]);
     }
+    dk_trace_list_fini(&list);
     free(logits);
 }
 

@@ -90,6 +90,49 @@ static void check_matrix(const struct dk_kernels *k, struct dk_rng *rng, enum dk
     buffer_free(&one);
 }
 
+/* Head by head against one product for each, for every number of threads; origins differ from head to head. */
+static void check_heads(const struct dk_kernels *k, struct dk_rng *rng, enum dk_dtype type, uint32_t heads,
+                        uint32_t rows, uint32_t cols, uint32_t n)
+{
+    size_t ldx = (size_t)heads * cols + 3, ldy = (size_t)heads * rows + 2;
+    struct buffer x = buffer_make(n * ldx, 4), y = buffer_make(n * ldy, 8), want = buffer_make(n * ldy, 0);
+    struct weights *w = calloc(heads, sizeof *w);
+    struct dk_matrix *packed = calloc(heads, sizeof *packed);
+    char what[160];
+
+    if (!w || !packed)
+        exit(1);
+    snprintf(what, sizeof what, "%s heads %s heads=%u rows=%u cols=%u n=%u", dk_isa_name(dk_kernels_isa(k)),
+             dk_dtype_name(type), heads, rows, cols, n);
+    fill_floats(rng, x.data, x.count, STYLE_RANDOM);
+    for (uint32_t h = 0; h < heads; h++) {
+        weights_make(&w[h], rng, type, rows, cols, 0, h * 96, STYLE_RANDOM);
+        packed[h] = w[h].packed;
+    }
+    for (uint32_t threads = 1; threads <= 5; threads++) {
+        struct dk_exec *e = threads_of(threads);
+
+        for (size_t i = 0; i < y.count; i++)
+            y.data[i] = want.data[i] = (float)i;
+        for (uint32_t h = 0; h < heads; h++)
+            dk_matmul(dk_kernels_get(DK_ISA_REF), e, &packed[h], n, x.data + (size_t)h * cols, ldx,
+                      want.data + (size_t)h * rows, ldy);
+        dk_matmul_heads(k, e, heads, packed, n, x.data, ldx, y.data, ldy);
+        if (!same_bits(y.data, want.data, y.count, what))
+            fail_case("%s: with %u threads", what, threads);
+        dk_exec_close(e);
+    }
+    if (!buffer_guards_hold(&y))
+        fail_case("%s: wrote outside y", what);
+    for (uint32_t h = 0; h < heads; h++)
+        weights_free(&w[h]);
+    free(w);
+    free(packed);
+    buffer_free(&x);
+    buffer_free(&y);
+    buffer_free(&want);
+}
+
 void check_matrices(const struct dk_kernels *k)
 {
     static const uint32_t sizes[] = {1,  2,  3,  5,   7,   8,   15,  31,  32,  33, 63,
@@ -111,6 +154,11 @@ void check_matrices(const struct dk_kernels *k)
                 check_matrix(k, &rng, types[t], sizes[i], other, (uint32_t)(dk_rng_next(&rng) % 9) * 32,
                              (uint32_t)(dk_rng_next(&rng) % 300), batches[dk_rng_next(&rng) % 9], (enum style)s);
             }
+    check_heads(k, &rng, DK_F8_E4M3, 7, 64, 160, 1);
+    check_heads(k, &rng, DK_F8_E4M3, 3, 224, 96, 5);
+    check_heads(k, &rng, DK_F8_E4M3, 1, 320, 128, 2);
+    check_heads(k, &rng, DK_BF16, 5, 32, 70, 40);
+    check_heads(k, &rng, DK_F32, 4, 33, 32, 3);
 }
 
 struct experts {

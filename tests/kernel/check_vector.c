@@ -54,6 +54,19 @@ static void check_size(const struct dk_kernels *k, struct dk_rng *rng, uint32_t 
     dk_silu_mul(k, n, a.data, b.data, got.data);
     dk_silu_mul(ref, n, a.data, b.data, want.data);
     SAME("silu_mul");
+    memcpy(got.data, a.data, bytes);
+    dk_silu_mul(k, n, got.data, b.data, got.data);
+    SAME("silu_mul over the gate");
+    memcpy(got.data, b.data, bytes);
+    dk_silu_mul(k, n, a.data, got.data, got.data);
+    SAME("silu_mul over the factor");
+
+    dk_sigmoid_mul(k, n, a.data, b.data, got.data);
+    dk_sigmoid_mul(ref, n, a.data, b.data, want.data);
+    SAME("sigmoid_mul");
+    memcpy(got.data, b.data, bytes);
+    dk_sigmoid_mul(k, n, a.data, got.data, got.data);
+    SAME("sigmoid_mul over the factor");
 
     memcpy(got.data, start.data, bytes);
     memcpy(want.data, start.data, bytes);
@@ -66,6 +79,12 @@ static void check_size(const struct dk_kernels *k, struct dk_rng *rng, uint32_t 
     dk_rope_halves(k, n / 2 * 2, got.data, a.data, b.data);
     dk_rope_halves(ref, n / 2 * 2, want.data, a.data, b.data);
     SAME("rope_halves");
+
+    memcpy(got.data, start.data, bytes);
+    memcpy(want.data, start.data, bytes);
+    dk_rope_pairs(k, n / 2 * 2, got.data, a.data, b.data);
+    dk_rope_pairs(ref, n / 2 * 2, want.data, a.data, b.data);
+    SAME("rope_pairs");
 
     if (dk_read(k, a.data, bytes) == dk_read(k, start.data, bytes) && s == STYLE_RANDOM && n > 2)
         fail_case("%sread gives the same sum for different data", what);
@@ -115,6 +134,48 @@ static void check_exp(void)
     printf("exp: largest error %lld ulp, at %a\n", (long long)worst, (double)worst_at);
 }
 
+/* The same steps through all floats, where the result is a normal number. */
+static void check_sigmoid(void)
+{
+    const struct dk_kernels *ref = dk_kernels_get(DK_ISA_REF);
+    int64_t worst = 0;
+
+    for (uint64_t u = 0; u < UINT64_C(1) << 32; u += 2039) {
+        uint32_t bits = (uint32_t)u;
+        const float one = 1.0f;
+        float x, got;
+        double want;
+
+        memcpy(&x, &bits, 4);
+        dk_sigmoid_mul(ref, 1, &x, &one, &got);
+        want = 1 / (1 + exp(-(double)x));
+        if (isnan(x)                 ? !isnan(got)
+            : want < (double)FLT_MIN ? !(got >= 0 && got <= FLT_MIN)
+                                     : ulps(got, (float)want) > 3)
+            fail_case("sigmoid(%a) is %a, not %a", (double)x, (double)got, want);
+        if (want >= (double)FLT_MIN && ulps(got, (float)want) > worst)
+            worst = ulps(got, (float)want);
+    }
+    cases_run++;
+    printf("sigmoid: largest error %lld ulp\n", (long long)worst);
+}
+
+static void check_rope_pairs(const float *x, const float *w)
+{
+    float y[300];
+
+    memcpy(y, x, sizeof y);
+    dk_rope_pairs(dk_kernels_get(DK_ISA_REF), 300, y, w, w + 150);
+    for (int i = 0; i < 150; i++) {
+        double a = (double)x[2 * i], b = (double)x[2 * i + 1], cosine = (double)w[i], sine = (double)w[150 + i];
+
+        if (fabs(a * cosine - b * sine - (double)y[2 * i]) > 1e-5 ||
+            fabs(b * cosine + a * sine - (double)y[2 * i + 1]) > 1e-5)
+            fail_case("rope of neighbours: pair %d", i);
+    }
+    cases_run++;
+}
+
 static void check_reference(struct dk_rng *rng)
 {
     const struct dk_kernels *ref = dk_kernels_get(DK_ISA_REF);
@@ -147,6 +208,7 @@ static void check_reference(struct dk_rng *rng)
         if (fabs((double)x[i] * (double)w[i] - (double)x[i + 150] * (double)w[i + 150] - (double)y[i]) > 1e-5 ||
             fabs((double)x[i + 150] * (double)w[i] + (double)x[i] * (double)w[i + 150] - (double)y[i + 150]) > 1e-5)
             fail_case("rope: pair %d", i);
+    check_rope_pairs(x, w);
     for (int i = 0; i < 300; i++) {
         y[i] = x[i] * 10;
         max = fmax(max, (double)y[i]);
@@ -172,6 +234,7 @@ void check_vectors(const struct dk_kernels *k)
 
     if (dk_kernels_isa(k) == DK_ISA_REF) {
         check_exp();
+        check_sigmoid();
         check_reference(&rng);
     }
     for (int s = 0; s < STYLE_COUNT; s++)

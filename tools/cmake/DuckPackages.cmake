@@ -14,6 +14,7 @@ duck_pkg(pcre2 libpcre2-8)
 duck_pkg(utf8proc libutf8proc)
 duck_pkg(ck ck)
 duck_pkg(xxhash libxxhash)
+duck_pkg(sodium libsodium)
 duck_pkg(criterion criterion)
 
 # libprotobuf-c's .pc file asks for the C++ runtime's .pc file, which the C runtime does not need.

@@ -76,6 +76,19 @@ static float *values_of(const struct dk_kv *kv, uint32_t layer, uint32_t page, u
     return kv->values + block_of(kv, layer, page, head) * kv->shape.page_tokens * kv->value_stride;
 }
 
+/* The blocks of a page's kv heads follow each other. */
+void cpu_kv_copy(struct dk_backend *b, struct dk_kv *kv, uint32_t from_page, uint32_t to_page)
+{
+    size_t key_floats = (size_t)kv->shape.kv_heads * kv->shape.head_dim * kv->key_stride;
+    size_t value_floats = (size_t)kv->shape.kv_heads * kv->shape.page_tokens * kv->value_stride;
+
+    assert(from_page < kv->shape.pages && to_page < kv->shape.pages && from_page != to_page);
+    for (uint32_t layer = 0; layer < kv->shape.layers; layer++) {
+        memcpy(keys_of(kv, layer, to_page, 0), keys_of(kv, layer, from_page, 0), key_floats * sizeof(float));
+        memcpy(values_of(kv, layer, to_page, 0), values_of(kv, layer, from_page, 0), value_floats * sizeof(float));
+    }
+}
+
 static void store_row(const struct attend_job *j, const struct dk_span *span, uint32_t i)
 {
     const struct dk_kv *kv = j->kv;

@@ -81,12 +81,15 @@ int cpu_weight_load(struct dk_backend *b, enum dk_weight_use use, const struct d
     w->type = weight->type;
     switch (use) {
     case DK_WEIGHT_VECTOR:
+    case DK_WEIGHT_ONE_PLUS:
         w->rows = 1;
         w->cols = (uint32_t)elements_of(weight);
         w->vector = cpu_floats(w->cols);
         if (!w->vector)
             goto no_memory;
         dk_widen(w->vector, weight->data, weight->type, w->cols);
+        for (uint32_t i = 0; use == DK_WEIGHT_ONE_PLUS && i < w->cols; i++)
+            w->vector[i] += 1.0f;
         break;
     case DK_WEIGHT_TABLE:
         w->rows = (uint32_t)weight->shape[0];
@@ -119,6 +122,9 @@ void cpu_weight_free(struct dk_backend *b, struct dk_weight *w)
         return;
     if (w->use == DK_WEIGHT_MATRIX)
         dk_matrix_free(&w->matrix);
+    for (uint32_t h = 0; h < w->head_count; h++)
+        dk_matrix_free(&w->heads[h]);
+    free(w->heads);
     free(w->vector);
     free(w->table);
     free(w);

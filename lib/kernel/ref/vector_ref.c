@@ -85,15 +85,24 @@ static void softmax_ref(uint32_t n, float *x)
         x[i] /= sum;
 }
 
-/* silu(g) = g / (1 + e^-g), with the exponential of -|g| only, so that it stays exact to a few ulp where e^-g
- * overflows. */
+/* 1 / (1 + e^-g), with the exponential of -|g| only, so that it stays exact to a few ulp where e^-g overflows. */
+static float sigmoid(float g)
+{
+    float e = dk_exp_ref(-fabsf(g));
+
+    return (signbit(g) ? e : 1.0f) / (1.0f + e);
+}
+
 static void silu_mul_ref(uint32_t n, const float *g, const float *u, float *y)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        float e = dk_exp_ref(-fabsf(g[i]));
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = g[i] * sigmoid(g[i]) * u[i];
+}
 
-        y[i] = g[i] * ((signbit(g[i]) ? e : 1.0f) / (1.0f + e)) * u[i];
-    }
+static void sigmoid_mul_ref(uint32_t n, const float *g, const float *u, float *y)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = sigmoid(g[i]) * u[i];
 }
 
 static void rope_halves_ref(uint32_t n, float *x, const float *cosine, const float *sine)
@@ -105,6 +114,16 @@ static void rope_halves_ref(uint32_t n, float *x, const float *cosine, const flo
 
         x[i] = fmaf(a, cosine[i], -(b * sine[i]));
         x[i + half] = fmaf(b, cosine[i], a * sine[i]);
+    }
+}
+
+static void rope_pairs_ref(uint32_t n, float *x, const float *cosine, const float *sine)
+{
+    for (uint32_t i = 0; i < n / 2; i++) {
+        float a = x[2 * i], b = x[2 * i + 1];
+
+        x[2 * i] = fmaf(a, cosine[i], -(b * sine[i]));
+        x[2 * i + 1] = fmaf(b, cosine[i], a * sine[i]);
     }
 }
 
@@ -132,6 +151,8 @@ void dk_kernels_fill_ref(struct dk_kernels *k)
     k->scale_mul = scale_mul_ref;
     k->softmax = softmax_ref;
     k->silu_mul = silu_mul_ref;
+    k->sigmoid_mul = sigmoid_mul_ref;
     k->rope_halves = rope_halves_ref;
+    k->rope_pairs = rope_pairs_ref;
     k->read = read_ref;
 }

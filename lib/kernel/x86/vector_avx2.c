@@ -141,28 +141,48 @@ static void softmax_avx2(uint32_t n, float *x)
         x[i] /= _mm256_cvtss_f32(sum);
 }
 
-INLINE __m256 silu_mul8(__m256 g, __m256 u)
+INLINE __m256 sigmoid8(__m256 g)
 {
-    __m256 one = _mm256_set1_ps(1.0f), sign = _mm256_set1_ps(-0.0f);
-    __m256 e = exp8(_mm256_or_ps(g, sign));
+    __m256 one = _mm256_set1_ps(1.0f), e = exp8(_mm256_or_ps(g, _mm256_set1_ps(-0.0f)));
     __m256 top = _mm256_blendv_ps(one, e, g); /* by the sign bit */
 
-    return _mm256_mul_ps(_mm256_mul_ps(g, _mm256_div_ps(top, _mm256_add_ps(one, e))), u);
+    return _mm256_div_ps(top, _mm256_add_ps(one, e));
 }
 
-static void silu_mul_avx2(uint32_t n, const float *g, const float *u, float *y)
+INLINE __m256 silu_mul8(__m256 g, __m256 u)
+{
+    return _mm256_mul_ps(_mm256_mul_ps(g, sigmoid8(g)), u);
+}
+
+INLINE __m256 sigmoid_mul8(__m256 g, __m256 u)
+{
+    return _mm256_mul_ps(sigmoid8(g), u);
+}
+
+/* y = f(g, u) */
+INLINE void map8(uint32_t n, const float *g, const float *u, float *y, __m256 (*f)(__m256 g, __m256 u))
 {
     float tail_g[8] = {0}, tail_u[8] = {0};
     uint32_t i = 0;
 
     for (; i + 8 <= n; i += 8)
-        _mm256_storeu_ps(y + i, silu_mul8(_mm256_loadu_ps(g + i), _mm256_loadu_ps(u + i)));
+        _mm256_storeu_ps(y + i, f(_mm256_loadu_ps(g + i), _mm256_loadu_ps(u + i)));
     if (i < n) {
         memcpy(tail_g, g + i, (n - i) * sizeof *g);
         memcpy(tail_u, u + i, (n - i) * sizeof *u);
-        _mm256_storeu_ps(tail_g, silu_mul8(_mm256_loadu_ps(tail_g), _mm256_loadu_ps(tail_u)));
+        _mm256_storeu_ps(tail_g, f(_mm256_loadu_ps(tail_g), _mm256_loadu_ps(tail_u)));
         memcpy(y + i, tail_g, (n - i) * sizeof *y);
     }
+}
+
+static void silu_mul_avx2(uint32_t n, const float *g, const float *u, float *y)
+{
+    map8(n, g, u, y, silu_mul8);
+}
+
+static void sigmoid_mul_avx2(uint32_t n, const float *g, const float *u, float *y)
+{
+    map8(n, g, u, y, sigmoid_mul8);
 }
 
 static void rope_halves_avx2(uint32_t n, float *x, const float *cosine, const float *sine)
@@ -185,6 +205,28 @@ static void rope_halves_avx2(uint32_t n, float *x, const float *cosine, const fl
     }
 }
 
+/* Each cosine and sine goes to both neighbours, whose places are then swapped for the sine's product: even elements
+ * a c - (b s), odd ones b c + (a s). */
+static void rope_pairs_avx2(uint32_t n, float *x, const float *cosine, const float *sine)
+{
+    const __m256i both = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+    uint32_t i = 0;
+
+    for (; i + 4 <= n / 2; i += 4) {
+        __m256 v = _mm256_loadu_ps(x + 2 * i), swapped = _mm256_permute_ps(v, 0xb1);
+        __m256 c = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(cosine + i)), both);
+        __m256 s = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(sine + i)), both);
+
+        _mm256_storeu_ps(x + 2 * i, _mm256_fmaddsub_ps(v, c, _mm256_mul_ps(swapped, s)));
+    }
+    for (; i < n / 2; i++) {
+        float a = x[2 * i], b = x[2 * i + 1];
+
+        x[2 * i] = __builtin_fmaf(a, cosine[i], -(b * sine[i]));
+        x[2 * i + 1] = __builtin_fmaf(b, cosine[i], a * sine[i]);
+    }
+}
+
 void dk_kernels_fill_avx2(struct dk_kernels *k)
 {
     k->pairs[DK_F8_E4M3] = dk_pairs_f8_avx2;
@@ -195,6 +237,8 @@ void dk_kernels_fill_avx2(struct dk_kernels *k)
     k->scale_mul = scale_mul_avx2;
     k->softmax = softmax_avx2;
     k->silu_mul = silu_mul_avx2;
+    k->sigmoid_mul = sigmoid_mul_avx2;
     k->rope_halves = rope_halves_avx2;
+    k->rope_pairs = rope_pairs_avx2;
     k->read = dk_read_avx2;
 }

@@ -128,17 +128,31 @@ static void softmax_avx512(uint32_t n, float *x)
     }
 }
 
+INLINE __m512 sigmoid16(__m512 g)
+{
+    __m512 one = _mm512_set1_ps(1.0f), e = exp16(_mm512_or_ps(g, _mm512_set1_ps(-0.0f)));
+    __m512 top = _mm512_mask_mov_ps(one, _mm512_movepi32_mask(_mm512_castps_si512(g)), e); /* by the sign bit */
+
+    return _mm512_div_ps(top, _mm512_add_ps(one, e));
+}
+
 static void silu_mul_avx512(uint32_t n, const float *g, const float *u, float *y)
 {
-    __m512 one = _mm512_set1_ps(1.0f), sign = _mm512_set1_ps(-0.0f);
-
     for (uint32_t i = 0; i < n; i += 16) {
         __mmask16 m = mask_at(i, n);
         __m512 v = _mm512_maskz_loadu_ps(m, g + i);
-        __m512 e = exp16(_mm512_or_ps(v, sign));
-        __m512 top = _mm512_mask_mov_ps(one, _mm512_movepi32_mask(_mm512_castps_si512(v)), e); /* by the sign bit */
 
-        v = _mm512_mul_ps(v, _mm512_div_ps(top, _mm512_add_ps(one, e)));
+        v = _mm512_mul_ps(v, sigmoid16(v));
+        _mm512_mask_storeu_ps(y + i, m, _mm512_mul_ps(v, _mm512_maskz_loadu_ps(m, u + i)));
+    }
+}
+
+static void sigmoid_mul_avx512(uint32_t n, const float *g, const float *u, float *y)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 m = mask_at(i, n);
+        __m512 v = sigmoid16(_mm512_maskz_loadu_ps(m, g + i));
+
         _mm512_mask_storeu_ps(y + i, m, _mm512_mul_ps(v, _mm512_maskz_loadu_ps(m, u + i)));
     }
 }
@@ -157,6 +171,23 @@ static void rope_halves_avx512(uint32_t n, float *x, const float *cosine, const 
     }
 }
 
+/* Each cosine and sine goes to both neighbours, whose places are then swapped for the sine's product: even elements
+ * a c - (b s), odd ones b c + (a s). */
+static void rope_pairs_avx512(uint32_t n, float *x, const float *cosine, const float *sine)
+{
+    const __m512i both = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+
+    for (uint32_t i = 0; i < n / 2; i += 8) {
+        __mmask16 m = mask_at(2 * i, n / 2 * 2);
+        __mmask8 half = (__mmask8)mask_at(i, n / 2);
+        __m512 v = _mm512_maskz_loadu_ps(m, x + 2 * i), swapped = _mm512_permute_ps(v, 0xb1);
+        __m512 c = _mm512_permutexvar_ps(both, _mm512_castps256_ps512(_mm256_maskz_loadu_ps(half, cosine + i)));
+        __m512 s = _mm512_permutexvar_ps(both, _mm512_castps256_ps512(_mm256_maskz_loadu_ps(half, sine + i)));
+
+        _mm512_mask_storeu_ps(x + 2 * i, m, _mm512_fmaddsub_ps(v, c, _mm512_mul_ps(swapped, s)));
+    }
+}
+
 void dk_kernels_fill_avx512(struct dk_kernels *k)
 {
     k->pairs[DK_F8_E4M3] = dk_pairs_f8_avx512;
@@ -167,6 +198,8 @@ void dk_kernels_fill_avx512(struct dk_kernels *k)
     k->scale_mul = scale_mul_avx512;
     k->softmax = softmax_avx512;
     k->silu_mul = silu_mul_avx512;
+    k->sigmoid_mul = sigmoid_mul_avx512;
     k->rope_halves = rope_halves_avx512;
+    k->rope_pairs = rope_pairs_avx512;
     k->read = dk_read_avx512;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* {"messages": ..., "tools": ...} through every renderer. */
+/* The first byte chooses a renderer; the rest is {"messages": ..., "tools": ...} for it. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,30 +8,45 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+/* What stands once in a text (the description of how to call tools), and what one byte of input can become. */
+#define FIXED_BYTES    4096
+#define BYTES_PER_BYTE 64
+
+static bool is_chatml(enum dk_chat_format format)
+{
+    return format != DK_CHAT_DEEPSEEK_V3 && format != DK_CHAT_DEEPSEEK_V32;
+}
+
+static void render(enum dk_chat_format format, const json_t *root, enum dk_thinking thinking, int add, size_t size)
 {
     static const char prompt[] = "<|im_start|>assistant\n";
-    char *copy = malloc(size ? size : 1);
+    struct dk_err err = {0};
+    char *text = NULL;
+    int rc = dk_chat_render(format, json_object_get(root, "messages"), json_object_get(root, "tools"), thinking, add,
+                            &text, &err);
+
+    if ((rc == 0) != (text != NULL) || (rc < 0 && !err.text[0]))
+        abort();
+    if (text && add && is_chatml(format) && !strstr(text, prompt))
+        abort();
+    if (text && strlen(text) > FIXED_BYTES + BYTES_PER_BYTE * size)
+        abort();
+    free(text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    enum dk_chat_format format = size ? (enum dk_chat_format)(data[0] % DK_CHAT_NONE) : DK_CHAT_QWEN3;
+    size_t bytes = size ? size - 1 : 0;
+    char *copy = malloc(bytes ? bytes : 1);
     json_t *root;
 
-    if (size)
-        memcpy(copy, data, size);
-    root = json_loadb(copy, size, JSON_ALLOW_NUL, NULL);
+    if (bytes)
+        memcpy(copy, data + 1, bytes);
+    root = json_loadb(copy, bytes, JSON_ALLOW_NUL, NULL);
     free(copy);
-    for (int i = 0; root && i < 12; i++) {
-        enum dk_thinking thinking = (enum dk_thinking)(i % 3);
-        int add = i / 3 % 2, rc;
-        struct dk_err err = {0};
-        char *text = NULL;
-
-        rc = dk_chat_render(i < 6 ? DK_CHAT_QWEN3 : DK_CHAT_CHATML, json_object_get(root, "messages"),
-                            json_object_get(root, "tools"), thinking, add, &text, &err);
-        if ((rc == 0) != (text != NULL) || (rc < 0 && !err.text[0]))
-            abort();
-        if (text && add && !strstr(text, prompt))
-            abort();
-        free(text);
-    }
+    for (int i = 0; root && i < 6; i++)
+        render(format, root, (enum dk_thinking)(i % 3), i / 3, size);
     json_decref(root);
     return 0;
 }

@@ -194,3 +194,24 @@ Test(sampler, damaged_logits_are_an_error)
         logits[i] = -INFINITY;
     cr_expect_eq(dk_sample(logits, VOCAB, &s, 0, scratch, &out), -EDOM);
 }
+
+Test(sampler, score_of_a_given_token)
+{
+    float logits[VOCAB];
+    struct dk_sampled out;
+    double total = 0;
+
+    logits_of(logits);
+    for (int i = 0; i < VOCAB; i++)
+        total += exp(logits[i]);
+    for (uint32_t token = 0; token < VOCAB; token++) {
+        cr_assert_eq(dk_score(logits, VOCAB, token, 2, &out), 0);
+        cr_expect_eq(out.token, token);
+        cr_expect_float_eq(out.logprob, logits[token] - log(total), 1e-5);
+        cr_expect_eq(out.top_count, 2);
+        cr_expect_geq(out.top_logprobs[0], out.top_logprobs[1]);
+        cr_expect_geq(out.top_logprobs[0], out.logprob);
+    }
+    logits[3] = NAN;
+    cr_expect_eq(dk_score(logits, VOCAB, 0, 2, &out), -EDOM);
+}

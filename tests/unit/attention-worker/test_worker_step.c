@@ -418,6 +418,117 @@ Test(worker_step, logits_and_log_probabilities)
     bench_close(&b);
 }
 
+/* Whatever the chunks, a position's score is the one that its logits give. */
+Test(worker_step, scores_of_given_tokens)
+{
+    struct bench b;
+    Dk__NextStepReply *step;
+    Dk__StepSequence *q;
+    Dk__StepResult *whole, *part;
+    const float *logits;
+
+    bench_open(&b);
+    step = cluster_step_new(&b.c, 1);
+    q = cluster_step_add(step, 1, 0, b.prompt, b.count);
+    q->sample = false;
+    q->has_want_logits = q->want_logits = q->has_score = q->score = true;
+    q->has_score_top = true;
+    q->score_top = 2;
+    whole = run(&b, step);
+    cr_assert_null(whole->sequences[0]->error);
+    cr_assert_not(whole->sequences[0]->has_token);
+    cr_assert_eq(whole->sequences[0]->n_scores, b.count - 1, "the token behind the last is not known");
+    logits = (const float *)(const void *)whole->sequences[0]->logits.data;
+    for (uint32_t i = 0; i + 1 < b.count; i++, logits += VOCAB) {
+        const Dk__TokenScore *s = whole->sequences[0]->scores[i];
+        double sum = 0;
+
+        for (uint32_t t = 0; t < VOCAB; t++)
+            sum += exp((double)logits[t] - logits[b.prompt[i + 1]]);
+        cr_expect_eq(s->id, b.prompt[i + 1]);
+        cr_expect_float_eq(s->logprob, -log(sum), 1e-4, "position %u", i);
+        cr_assert_eq(s->n_top, 2);
+        cr_expect_geq(s->top[0]->logprob, s->top[1]->logprob);
+        cr_expect_geq(s->top[0]->logprob, s->logprob);
+    }
+    for (uint32_t at = 0; at < b.count; at += 5) {
+        uint32_t n = b.count - at < 5 ? b.count - at : 5;
+
+        step = cluster_step_new(&b.c, 1);
+        q = cluster_step_add(step, 2, at, b.prompt + at, n);
+        q->sample = false;
+        q->has_score = q->score = true;
+        q->has_next_token = at + n < b.count;
+        q->next_token = q->has_next_token ? b.prompt[at + n] : 0;
+        part = run(&b, step);
+        cr_assert_null(part->sequences[0]->error);
+        cr_assert_eq(part->sequences[0]->n_scores, at + n < b.count ? n : n - 1);
+        for (uint32_t i = 0; i < part->sequences[0]->n_scores; i++) {
+            cr_expect_eq(part->sequences[0]->scores[i]->logprob, whole->sequences[0]->scores[at + i]->logprob);
+            cr_expect_eq(part->sequences[0]->scores[i]->n_top, 0);
+        }
+        dk__step_result__free_unpacked(part, NULL);
+    }
+    step = cluster_step_new(&b.c, 1);
+    q = cluster_step_add(step, 3, 0, b.prompt, 1);
+    q->has_score = q->score = q->has_next_token = true;
+    q->next_token = VOCAB;
+    part = run(&b, step);
+    check_error(part, 0, DK__CODE__INVALID_ARGUMENT, "next token is 1024");
+    dk__step_result__free_unpacked(part, NULL);
+    dk__step_result__free_unpacked(whole, NULL);
+    bench_close(&b);
+}
+
+/* The values of one sequence, whoever else is in the step; the next step has none. */
+Test(worker_step, a_trace_is_of_its_sequence_alone)
+{
+    struct golden_tensors golden;
+    struct bench b;
+    Dk__NextStepReply *step;
+    Dk__StepResult *r;
+    size_t compared = 0;
+
+    bench_open(&b);
+    golden_tensors_open(&golden, MODEL "/golden/trace.safetensors");
+    step = cluster_step_new(&b.c, 2);
+    cluster_step_add(step, 1, 0, b.prompt, 7);
+    cluster_step_add(step, 2, 0, b.prompt, b.count);
+    step->step->sequences[1]->has_trace = step->step->sequences[1]->trace = true;
+    r = run(&b, step);
+    cr_assert_null(r->sequences[0]->error);
+    cr_expect_eq(r->sequences[0]->n_trace, 0);
+    check_token(r, 1, b.golden[0]);
+    for (size_t i = 0; i < r->sequences[1]->n_trace; i++) {
+        const Dk__TraceTensor *t = r->sequences[1]->trace[i];
+        size_t values = 1, count;
+        void *expected = golden_tensor(&golden, &count, "%s", t->name);
+
+        for (size_t k = 0; k < t->n_shape; k++)
+            values *= t->shape[k];
+        cr_assert_eq(t->data.len, values * 4, "%s", t->name);
+        cr_assert_eq(values, count, "%s", t->name);
+        if (t->type == DK__TRACE_TYPE__TRACE_I32)
+            cr_expect_arr_eq(t->data.data, expected, t->data.len, "%s", t->name);
+        else
+            cr_expect_leq(golden_difference((const float *)(const void *)t->data.data, expected, count), 1e-4, "%s",
+                          t->name);
+        compared++;
+        free(expected);
+    }
+    cr_expect_eq(compared, 1 + LAYERS * 9 + 1);
+    dk__step_result__free_unpacked(r, NULL);
+    golden_tensors_close(&golden);
+
+    step = cluster_step_new(&b.c, 1);
+    cluster_step_add(step, 2, b.count, b.golden, 1);
+    r = run(&b, step);
+    check_token(r, 0, b.golden[1]);
+    cr_expect_eq(r->sequences[0]->n_trace, 0);
+    dk__step_result__free_unpacked(r, NULL);
+    bench_close(&b);
+}
+
 Test(worker_step, a_prefill_chunk_gives_no_token)
 {
     struct bench b;

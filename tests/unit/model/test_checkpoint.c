@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "model/checkpoint.h"
+#include "model/model_tensors.h"
 #include "model_folder.h"
 
 #define TENSOR(name, type, shape, begin, end) \

@@ -77,6 +77,19 @@ Test(generation_config, generation_config_wins_over_config)
     cr_expect(g.eos_count == 2 && g.eos[0] == 248046 && g.eos[1] == 248044);
 }
 
+/* Qwen3.5: config.json knows the end of a text only, generation_config.json the end of a turn as well. */
+Test(generation_config, of_a_multimodal_release)
+{
+    cr_assert_eq(dk_generation_config_load(FIXTURES "/qwen3_5-fp8-tiny", &g, &err), 0, "%s", err.text);
+    cr_expect(g.eos_count == 2 && g.eos[0] == 965 && g.eos[1] == 963, "%u %u %u", g.eos_count, g.eos[0], g.eos[1]);
+    cr_assert_eq(load(NULL, "{\"text_config\":{\"eos_token_id\":248044}}"), 0, "%s", err.text);
+    cr_expect(g.eos_count == 1 && g.eos[0] == 248044);
+    cr_assert_eq(load(NULL, "{\"eos_token_id\":[1,2],\"text_config\":{\"eos_token_id\":248044}}"), 0, "%s", err.text);
+    cr_expect(g.eos_count == 2 && g.eos[0] == 1 && g.eos[1] == 2);
+    cr_assert_eq(load(NULL, "{\"text_config\":null}"), 0, "%s", err.text);
+    cr_expect_eq(g.eos_count, 0);
+}
+
 Test(generation_config, refused)
 {
     static const struct {
@@ -98,6 +111,8 @@ Test(generation_config, refused)
         {"{\"eos_token_id\":4294967296}", "{}", "eos_token_id|4294967296"},
         {"{\"eos_token_id\":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}", "{}", "eos_token_id|16"},
         {"{}", "{\"eos_token_id\":true}", "/config.json|eos_token_id|true"},
+        {"{}", "{\"text_config\":{\"eos_token_id\":-1}}", "/config.json|text_config|eos_token_id|-1"},
+        {"{}", "{\"text_config\":[]}", "/config.json|text_config|object"},
         {"{}", "{", "/config.json|not valid JSON"},
     };
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -163,4 +164,39 @@ Test(plan, bytes_of_mixed_layers)
     c.intermediate = 6144;
     c.layer_is_moe[0] = false;
     cr_expect_eq(dk_plan_duck_bytes(&c, 32, 3, 1, 1), all / 48 * 47 + dk_plan_duck_bytes(&dense, 32, 3, 1, 1));
+}
+
+/* Bytes of one feed-forward with FP8 weights: three matrices, and a float for each panel of 32 rows and run of 128
+ * columns. hidden and width are multiples of 128. */
+static uint64_t fp8_ffn(uint64_t hidden, uint64_t width)
+{
+    return 3 * hidden * width + (2 * (width / 32) * (hidden / 128) + (hidden / 32) * (width / 128)) * sizeof(float);
+}
+
+/* Shared experts, attention and what is left out of a release are not the ducks'. */
+Test(plan, bytes_of_releases)
+{
+    static const struct {
+        const char *name;
+        uint64_t dense_layers, dense_width, moe_layers, experts, width, hidden;
+    } cases[] = {
+        {"DeepSeek-V3", 3, 18432, 58, 256, 2048, 7168}, {"DeepSeek-V3.2", 3, 18432, 58, 256, 2048, 7168},
+        {"Qwen3.5-27B-FP8", 64, 17408, 0, 0, 0, 5120},  {"Qwen3.5-122B-A10B-FP8", 0, 0, 48, 256, 1024, 3072},
+        {"Llama-3.1-8B", 32, 14336, 0, 0, 0, 4096},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint64_t sum = 0, expected = cases[i].dense_layers * fp8_ffn(cases[i].hidden, cases[i].dense_width) +
+                                     cases[i].moe_layers * cases[i].experts * fp8_ffn(cases[i].hidden, cases[i].width);
+        struct dk_model_config c;
+        struct dk_err err = {0};
+        char dir[256];
+
+        snprintf(dir, sizeof dir, FIXTURES "/releases/%s", cases[i].name);
+        cr_assert_eq(dk_model_config_load(dir, &c, &err), 0, "%s", err.text);
+        for (uint32_t duck = 0; duck < 5; duck++)
+            sum += dk_plan_duck_bytes(&c, 128, 5, duck, 1);
+        cr_expect_eq(sum, expected, "%s", cases[i].name);
+        cr_expect_eq(dk_plan_duck_bytes(&c, 128, 1, 0, 1), expected, "%s", cases[i].name);
+    }
 }

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench_delta: Gated DeltaNet of a layer with 16 key and 32 value heads of 128 (30 such layers: Qwen3.5-35B-A3B).
+ * First the recurrence of one head against multiply-adds on data in the first-level cache, at every level. It has a
+ * multiplication besides each three multiply-adds, so 0.75 is the most there is. Then whole layers through the back
+ * end, whose states of all layers do not fit the caches. bench_delta --count TOKENS runs only the recurrence of one
+ * head by AVX2, for a tool that counts instructions. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "attention-worker/backend/backend.h"
+#include "attention-worker/backend/cpu/delta_kernels.h"
+#include "kernel/kernel.h"
+
+enum { KEY_HEADS = 16, VALUE_HEADS = 32, DIM = 128, TAPS = 4, LAYERS = 30 };
+enum { CHANNELS = (2 * KEY_HEADS + VALUE_HEADS) * DIM, TOKENS = 64, ROUNDS = 25, PREFILL = 512 };
+
+static const struct dk_backend_ops *const ops = &dk_backend_cpu;
+
+static double seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, uint32_t count)
+{
+    qsort(values, count, sizeof(*values), compare);
+    return values[count / 2];
+}
+
+static float *noise(size_t n)
+{
+    float *x = aligned_alloc(64, (n * sizeof(float) + 63) / 64 * 64);
+    uint32_t state = 1;
+
+    if (!x)
+        abort();
+    for (size_t i = 0; i < n; i++) {
+        state = state * 1664525u + 1013904223u;
+        x[i] = (float)(int32_t)state * 0x1p-31f;
+    }
+    return x;
+}
+
+/* ---- the yardstick: 15 KiB of elements, times a factor, are added to many sums */
+enum { YARD_SUMS = 12, YARD_FLOATS = 20 * 16 * YARD_SUMS, YARD_TURNS = 2000 };
+
+#if defined(__x86_64__)
+#define TARGET(isa) __attribute__((target(isa)))
+#else
+#define TARGET(isa)
+#endif
+#define DEFINE_YARD(name, isa, vector)                                             \
+    TARGET(isa) static float name(const float *x, float factor)                    \
+    {                                                                              \
+        enum { LANES = sizeof(vector) / sizeof(float), STEP = YARD_SUMS * LANES }; \
+        vector sums[YARD_SUMS] = {0}, f = {0};                                     \
+        float total = 0;                                                           \
+                                                                                   \
+        f += factor;                                                               \
+        for (uint32_t turn = 0; turn < YARD_TURNS; turn++) {                       \
+            for (uint32_t i = 0; i < YARD_FLOATS; i += STEP) {                     \
+                _Pragma("GCC unroll 12") for (uint32_t j = 0; j < YARD_SUMS; j++)  \
+                    sums[j] += *(const vector *)(x + i + j * LANES) * f;           \
+            }                                                                      \
+        }                                                                          \
+        for (uint32_t j = 0; j < YARD_SUMS; j++)                                   \
+            total += sums[j][0];                                                   \
+        return total;                                                              \
+    }
+
+typedef float vector1 __attribute__((vector_size(4), may_alias));
+DEFINE_YARD(yard_ref, "fma", vector1)
+#if defined(__x86_64__)
+typedef float vector8 __attribute__((vector_size(32), may_alias));
+typedef float vector16 __attribute__((vector_size(64), may_alias));
+DEFINE_YARD(yard_avx2, "avx2,fma", vector8)
+DEFINE_YARD(yard_avx512, "avx512f", vector16)
+static float (*const yards[DK_ISA_COUNT])(const float *, float) = {yard_ref, yard_avx2, yard_avx512};
+#else
+static float (*const yards[DK_ISA_COUNT])(const float *, float) = {yard_ref, yard_ref, yard_ref};
+#endif
+
+/* ---- one head's recurrence */
+struct head {
+    float *rows, *y, *state;
+    struct delta_gate gates[TOKENS];
+    size_t stride;
+};
+
+static void head_init(struct head *h)
+{
+    h->stride = CHANNELS;
+    h->rows = noise(TOKENS * h->stride);
+    h->y = noise((size_t)TOKENS * VALUE_HEADS * DIM);
+    h->state = noise(DIM * DIM);
+    for (int t = 0; t < TOKENS; t++)
+        h->gates[t] = (struct delta_gate){
+            .decay = 0.9f, .recall = 0.14f, .write = 0.08f, .carry = 0.012f, .add = 0.01f};
+}
+
+static void head_free(struct head *h)
+{
+    free(h->rows);
+    free(h->y);
+    free(h->state);
+}
+
+static void head_run(const struct head *h, const struct delta_kernels *k)
+{
+    for (uint32_t first = 0; first < DIM; first += DELTA_COLUMNS_MAX) {
+        const struct delta_run r = {.key_dim = DIM,
+                                    .columns = DELTA_COLUMNS_MAX,
+                                    .tokens = TOKENS,
+                                    .gates = h->gates,
+                                    .q = h->rows,
+                                    .k = h->rows + KEY_HEADS * DIM,
+                                    .v = h->rows + 2 * KEY_HEADS * DIM + first,
+                                    .stride = h->stride,
+                                    .y = h->y + first,
+                                    .y_stride = VALUE_HEADS * DIM,
+                                    .state = h->state + first * DIM};
+
+        k->recur(&r);
+    }
+}
+
+static void bench_head(enum dk_isa isa)
+{
+    double recurrence[ROUNDS], yard[ROUNDS], ratio[ROUNDS];
+    struct head h;
+    volatile float sink = 0;
+
+    head_init(&h);
+    head_run(&h, delta_kernels_get(isa));
+    for (int i = 0; i < ROUNDS; i++) {
+        double begin = seconds(), middle, end;
+
+        head_run(&h, delta_kernels_get(isa));
+        middle = seconds();
+        sink += yards[isa](h.state, 0.5f);
+        end = seconds();
+        recurrence[i] = 3.0 * DIM * DIM * TOKENS / (middle - begin) * 1e-9;
+        yard[i] = (double)YARD_TURNS * YARD_FLOATS / (end - middle) * 1e-9;
+        ratio[i] = recurrence[i] / yard[i];
+    }
+    printf("%-7s %10.1f %10.1f %7.2f\n", dk_isa_name(isa), median(recurrence, ROUNDS), median(yard, ROUNDS),
+           median(ratio, ROUNDS));
+    head_free(&h);
+}
+
+/* ---- whole layers */
+struct layers {
+    struct dk_backend *b;
+    struct dk_states *states;
+    struct dk_delta_weights w;
+    struct dk_rows x, beta, a, y;
+    float *host;
+};
+
+static const struct dk_weight *weight(struct dk_backend *b, uint32_t count)
+{
+    float *data = noise(count);
+    const struct dk_tensor t = {
+        .name = "w", .type = DK_F32, .rank = 1, .shape = {count}, .data = (uint8_t *)data, .bytes = count * 4ull};
+    struct dk_weight *w = NULL;
+    struct dk_err err;
+
+    if (ops->weight_load(b, DK_WEIGHT_VECTOR, &t, NULL, &w, &err) < 0)
+        abort();
+    free(data);
+    return w;
+}
+
+static void layers_open(struct layers *l, enum dk_isa isa, uint32_t threads)
+{
+    const struct dk_backend_config c = {.isa = dk_isa_name(isa),
+                                        .threads = threads,
+                                        .pin = true,
+                                        .rows_max = PREFILL,
+                                        .context = 1,
+                                        .scratch_floats_per_row = CHANNELS + (2 + DIM) * VALUE_HEADS};
+    const struct dk_states_shape s = {.layers = LAYERS,
+                                      .slots = 1,
+                                      .key_heads = KEY_HEADS,
+                                      .value_heads = VALUE_HEADS,
+                                      .key_dim = DIM,
+                                      .value_dim = DIM,
+                                      .taps = TAPS};
+    struct dk_err err;
+
+    if (ops->open(&c, &l->b, &err) < 0 || ops->states_open(l->b, &s, &l->states, &err) < 0 ||
+        ops->rows_take(l->b, CHANNELS, &l->x) < 0 || ops->rows_take(l->b, VALUE_HEADS, &l->beta) < 0 ||
+        ops->rows_take(l->b, VALUE_HEADS, &l->a) < 0 || ops->rows_take(l->b, VALUE_HEADS * DIM, &l->y) < 0)
+        abort();
+    l->w = (struct dk_delta_weights){.conv = weight(l->b, CHANNELS * TAPS),
+                                     .a_log = weight(l->b, VALUE_HEADS),
+                                     .dt_bias = weight(l->b, VALUE_HEADS)};
+    l->host = noise((size_t)PREFILL * CHANNELS);
+    ops->upload(l->b, l->beta, 0, PREFILL, l->host);
+    ops->upload(l->b, l->a, 0, PREFILL, l->host);
+    ops->upload(l->b, l->x, 0, PREFILL, l->host);
+}
+
+static void layers_close(struct layers *l)
+{
+    ops->states_close(l->b, l->states);
+    ops->weight_free(l->b, (struct dk_weight *)l->w.conv);
+    ops->weight_free(l->b, (struct dk_weight *)l->w.a_log);
+    ops->weight_free(l->b, (struct dk_weight *)l->w.dt_bias);
+    ops->close(l->b);
+    free(l->host);
+}
+
+/* Seconds for all layers; the input is the same for each. */
+static double layers_run(struct layers *l, uint32_t position, uint32_t tokens)
+{
+    const struct dk_span span = {.count = tokens, .position = position};
+    double spent = 0;
+
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        double begin;
+
+        ops->upload(l->b, l->x, 0, tokens, l->host);
+        begin = seconds();
+        ops->delta(l->b, l->states, layer, &span, 1, &l->w, l->x, l->beta, l->a, l->y);
+        spent += seconds() - begin;
+    }
+    return spent;
+}
+
+static void bench_layers(enum dk_isa isa, uint32_t threads)
+{
+    double decode[ROUNDS], prefill[3], state_bytes = 2.0 * LAYERS * VALUE_HEADS * DIM * DIM * sizeof(float);
+    struct layers l;
+
+    layers_open(&l, isa, threads);
+    layers_run(&l, 0, 1);
+    for (uint32_t i = 0; i < ROUNDS; i++)
+        decode[i] = layers_run(&l, 1 + i, 1);
+    for (int i = 0; i < 3; i++)
+        prefill[i] = layers_run(&l, 0, PREFILL) / PREFILL;
+    printf("%-7s %7u %10.2f %8.1f %10.3f %12.0f\n", dk_isa_name(isa), threads, 1e3 * median(decode, ROUNDS),
+           state_bytes / median(decode, ROUNDS) * 1e-9, 1e3 * median(prefill, 3), 1 / median(prefill, 3));
+    fflush(stdout);
+    layers_close(&l);
+}
+
+static int count_instructions(uint32_t tokens)
+{
+    struct head h;
+
+    if (dk_isa_best() < DK_ISA_AVX2)
+        return 1;
+    head_init(&h);
+    for (uint32_t t = 0; t < tokens; t += TOKENS)
+        head_run(&h, &delta_kernels_avx2);
+    head_free(&h);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    uint32_t cpus = dk_cpu_count();
+
+    if (argc == 3 && !strcmp(argv[1], "--count"))
+        return count_instructions((uint32_t)strtoul(argv[2], NULL, 10));
+    printf("one head: 10^9 multiply-adds per second\nlevel   recurrence  yardstick   ratio\n");
+    for (enum dk_isa isa = DK_ISA_REF; isa <= dk_isa_best(); isa++)
+        bench_head(isa);
+    printf("%d layers\nlevel   threads  decode ms state GB/s prefill ms/token tokens/s\n", LAYERS);
+    for (enum dk_isa isa = DK_ISA_AVX2; isa <= dk_isa_best(); isa++) {
+        for (uint32_t threads = 1; threads <= cpus; threads = threads < cpus ? cpus : cpus + 1)
+            bench_layers(isa, threads);
+    }
+    return 0;
+}
