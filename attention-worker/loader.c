@@ -148,7 +148,8 @@ static int send_piece(struct loader *l, uint32_t slot, struct loader_piece *piec
     enum dk_dtype type;
     struct iovec parts[2];
     uint8_t *end;
-    int rc = dk_ffn_tensors_find(l->model->checkpoint, &l->model->config, s->next.layer, s->next.expert, &t, &l->err), header;
+    int rc = dk_ffn_tensors_find(l->model->checkpoint, &l->model->config, s->next.layer, s->next.expert, &t, &l->err),
+        header;
 
     if (rc < 0)
         return rc;

@@ -87,15 +87,16 @@ void dk_config_mixers_read(struct dk_json_reader *r, struct dk_model_config *c)
         delta_read(r, c);
 }
 
-/* Mistral's window is in use where it has a size; the others' only where use_sliding_window says so, and an absent size
- * is then not the same as null: the reference has a default. */
+/* Mistral's window is in use unless its size is null; the others' only where use_sliding_window says so. An absent size
+ * is not the same as null: the reference has a default, 4096. */
 static void window_check(struct dk_json_reader *r, const struct dk_model_config *c)
 {
     bool window = false;
 
-    if (c->family == DK_FAMILY_MISTRAL && dk_json_field(r, "sliding_window"))
+    if (c->family == DK_FAMILY_MISTRAL && !json_is_null(json_object_get(r->object, "sliding_window")))
         dk_json_refuse(r, -ENOTSUP, "sliding_window",
-                       "sliding windows are not supported; only null is, full attention in all layers");
+                       "sliding windows are not supported, and absent means 4096; only null is supported, full "
+                       "attention in all layers");
     if (dk_json_bool(r, "use_sliding_window", &window) && window &&
         !json_is_null(json_object_get(r->object, "sliding_window")))
         dk_json_refuse(r, -ENOTSUP, "use_sliding_window",

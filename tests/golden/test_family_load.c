@@ -94,10 +94,12 @@ static void nothing_left(const char *model, bool full_attention)
     dk_checkpoint_close(ck);
 }
 
-#define NOTHING_LEFT(id, model, full) nothing_left(model, full);
-
-Test(family_load,
-     whole_checkpoints_have_nothing_left){GOLDEN_MODELS(NOTHING_LEFT) GOLDEN_FULL_ATTENTION(NOTHING_LEFT_FULL)}
+#define NOTHING_LEFT(id, model, full)                           \
+    Test(family_load, whole_checkpoints_have_nothing_left_##id) \
+    {                                                           \
+        nothing_left(model, full);                              \
+    }
+GOLDEN_MODES(NOTHING_LEFT)
 
 /* Sizes by hand, from the dimensions of the folders' config.json. */
 Test(family_load, needs_are_those_of_the_dimensions)
@@ -286,9 +288,9 @@ static void small_scratch(const char *model)
     dk_checkpoint_close(ck);
 }
 
-#define SMALL_SCRATCH(id, model, full) small_scratch(model);
-
-Test(family_load, a_small_scratch_is_refused)
-{
-    GOLDEN_MODELS(SMALL_SCRATCH)
-}
+#define SMALL_SCRATCH(id, model, full)                 \
+    Test(family_load, a_small_scratch_is_refused_##id) \
+    {                                                  \
+        small_scratch(model);                          \
+    }
+GOLDEN_MODELS(SMALL_SCRATCH)

@@ -8,18 +8,23 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* What stands once in a text (the description of how to call tools), and what one byte of input can become. */
+/* What stands once in a text (the description of how to call tools), and what one byte of input can become: a mark of
+ * the template, or an entry of a tool with the blanks of 64 levels before it. */
 #define FIXED_BYTES    4096
-#define BYTES_PER_BYTE 64
+#define BYTES_PER_BYTE (4 * 64 + 64)
 
-static bool is_chatml(enum dk_chat_format format)
+/* What every text with a prompt has; DeepSeek's add none behind results, some not even behind questions. */
+static const char *prompt_of(enum dk_chat_format format)
 {
-    return format != DK_CHAT_DEEPSEEK_V3 && format != DK_CHAT_DEEPSEEK_V32;
+    if (format >= DK_CHAT_DEEPSEEK_V3 && format <= DK_CHAT_DEEPSEEK_V32)
+        return "<｜begin▁of▁sentence｜>";
+    if (format == DK_CHAT_LLAMA3 || format == DK_CHAT_LLAMA3_1)
+        return "<|start_header_id|>assistant<|end_header_id|>\n\n";
+    return "<|im_start|>assistant\n";
 }
 
 static void render(enum dk_chat_format format, const json_t *root, enum dk_thinking thinking, int add, size_t size)
 {
-    static const char prompt[] = "<|im_start|>assistant\n";
     struct dk_err err = {0};
     char *text = NULL;
     int rc = dk_chat_render(format, json_object_get(root, "messages"), json_object_get(root, "tools"), thinking, add,
@@ -27,7 +32,7 @@ static void render(enum dk_chat_format format, const json_t *root, enum dk_think
 
     if ((rc == 0) != (text != NULL) || (rc < 0 && !err.text[0]))
         abort();
-    if (text && add && is_chatml(format) && !strstr(text, prompt))
+    if (text && add && !strstr(text, prompt_of(format)))
         abort();
     if (text && strlen(text) > FIXED_BYTES + BYTES_PER_BYTE * size)
         abort();

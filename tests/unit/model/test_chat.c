@@ -623,9 +623,9 @@ Test(chat_detect, a_released_template)
 
 #define FENCED    "<｜tool▁outputs▁begin｜> ```json split('</think>')[-1] "
 #define LAST_USER "message['tool_calls'] is not none not ns.is_last_user is_first_sp "
-#define V31                                                                                                              \
-    "{% if not thinking is defined %} <｜Assistant｜></think> message['prefix'] is defined and message['prefix'] and " \
-    "thinking split('</think>', 1)[1] is_first_sp "
+#define V31                                                                                           \
+    "{% if not thinking is defined %} <｜Assistant｜></think> split('</think>', 1)[1] is_first_sp " \
+    "message['prefix'] is defined and message['prefix'] and thinking "
 #define HEADER "bos_token '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' "
 #define DATES                                                                                                        \
     "Cutting Knowledge Date: December 2023\\n Today Date: 26 Jul 2024 Environment: ipython\\n tojson(indent=4) "     \
