@@ -23,7 +23,7 @@ enum dk_trace_type { DK_TRACE_F32, DK_TRACE_I32 };
 struct dk_trace {
     uint32_t row, count; /* of the step */
     uint32_t state;      /* the span's slot */
-    /* data is host memory, valid during the call. */
+    /* data is host memory, valid during the call; NULL: there was no memory for it. */
     void (*put)(void *ctx, const char *name, enum dk_trace_type type, uint32_t rank, const uint32_t *shape,
                 const void *data);
     void *ctx;

@@ -212,7 +212,7 @@ static int slot_add(Dk__Plan *plan, const struct dk_model_config *m, const struc
 
 /* Everything but the epoch. */
 static int plan_make(struct dk_coordinator *c, const Dk__LoadRequest *q, const struct dk_served_model *m,
-                     Dk__Plan **out, struct dk_err *err)
+                     uint32_t context, Dk__Plan **out, struct dk_err *err)
 {
     const struct dk_member *ducks[DK_MEMBERS_MAX];
     uint32_t alive = ducks_alive(c, ducks), tp = q->has_tp ? q->tp : alive;
@@ -231,7 +231,9 @@ static int plan_make(struct dk_coordinator *c, const Dk__LoadRequest *q, const s
     plan->model_id = m->model_id;
     plan->multiple_of = q->multiple_of;
     plan->has_context = true;
-    plan->context = q->has_context ? q->context : m->config.context_max < 4096 ? m->config.context_max : 4096;
+    plan->context = context;
+    plan->has_full_attention = m->config.index.heads > 0;
+    plan->full_attention = q->attention == DK__ATTENTION_MODE__FULL;
     plan->backend = strdup(q->backend);
     plan->has_sequences = true;
     plan->sequences = c->options.running_max;
@@ -299,21 +301,18 @@ void dk_load_handle(struct dk_coordinator *c, void *call, const Dk__LoadRequest 
     Dk__LoadReply *r;
     Dk__Plan *plan = NULL;
     struct dk_err err = {0};
+    uint32_t context = 0;
 
     if (check_load(c, q, &err) < 0 || c->options.source.open(c->options.source.ctx, q->model_dir, &m, &err) < 0)
         goto fail;
-    if (q->has_context && (!q->context || q->context > m.config.context_max)) {
-        dk_err_set(&err, -EINVAL, "context: %u is not from 1 to %u, which is what the model can do", q->context,
-                   m.config.context_max);
-        goto fail;
-    }
-    if (plan_make(c, q, &m, &plan, &err) < 0)
+    if (dk_attention_mode(q, &m.config, &context, &err) < 0 || plan_make(c, q, &m, context, &plan, &err) < 0)
         goto fail;
     plan->epoch = ++c->epoch_last;
     dk_cluster_take(c, plan, &m);
-    dk_log(DK_LOG_INFO, "cluster.load", "model=\"%s\" epoch=%llu ducks=%zu multiple_of=%u context=%u backend=%s",
-           plan->model_dir, (unsigned long long)plan->epoch, plan->n_slots, plan->multiple_of, plan->context,
-           plan->backend);
+    dk_log(DK_LOG_INFO, "cluster.load",
+           "model=\"%s\" epoch=%llu ducks=%zu multiple_of=%u context=%u backend=%s full_attention=%d", plan->model_dir,
+           (unsigned long long)plan->epoch, plan->n_slots, plan->multiple_of, plan->context, plan->backend,
+           plan->full_attention);
     dk_cluster_update(c);
     r = dk_message_new(&dk__load_reply__descriptor);
     if (r)

@@ -27,7 +27,7 @@
 #define DK_MTU_MOST          9000u
 #define DK_CACHE_PAGE        16u        /* tokens: what the worker's cache is given out in */
 #define DK_FINISHED_MAX      256u       /* sequences kept for readers after their end */
-#define DK_LOGITS_STEP_BYTES (4u << 20) /* logits asked for in one step, if more than one row */
+#define DK_VALUES_STEP_BYTES (4u << 20) /* logits and scores asked for in one step, if of more than one row */
 #define DK_READ_REPLY_BYTES  (4u << 20) /* events in one reply, if more than one */
 #define DK_READ_EVENTS_MAX   4096u
 #define DK_TEXT_BYTES_MAX    (4u << 20) /* longest text that is made into tokens */
@@ -119,6 +119,12 @@ void dk_cluster_state_set(struct dk_coordinator *c, Dk__ClusterState to, Dk__Cod
 void dk_cluster_take(struct dk_coordinator *c, Dk__Plan *plan, const struct dk_served_model *m);
 void dk_cluster_fini(struct dk_coordinator *c);
 
+/* ---- attention_mode.c */
+/* What a load of this model may ask for; *context: the longest sequence of the plan. */
+int dk_attention_mode(const Dk__LoadRequest *q, const struct dk_model_config *m, uint32_t *context, struct dk_err *err);
+/* True: the plan's context ends where full attention stops being what the model was trained for. */
+bool dk_attention_ends(const struct dk_coordinator *c);
+
 /* ---- load_wait.c */
 /* text: what the load waits for; empty if it gets on. All ducks of the plan are members. feeding: the worker has read
  * its own part and sends the ducks theirs. */
@@ -147,6 +153,16 @@ void dk_schedule_new_worker(struct dk_coordinator *c);   /* nor does it know of 
 uint64_t dk_cache_need(uint32_t tokens);                 /* rounded up to whole pages */
 uint64_t dk_cache_room(struct dk_coordinator *c);        /* tokens; UINT64_MAX: not known */
 uint32_t dk_running_max(const struct dk_coordinator *c); /* what the options and the plan allow */
+uint32_t dk_step_rows(const struct dk_coordinator *c);   /* the same */
+
+/* ---- prompt_values.c */
+/* Bytes of a trace of so many tokens, names included. */
+uint64_t dk_trace_bytes(const struct dk_model_config *m, uint32_t tokens);
+/* What is wrong with the values that the worker sent for a sequence; NULL: nothing. */
+const char *dk_values_defect(const struct dk_coordinator *c, const Dk__StepSequence *given,
+                             const Dk__SequenceResult *r);
+/* Makes events of them. False: no memory. */
+bool dk_values_take(struct dk_sequence *s, const Dk__StepSequence *given, const Dk__SequenceResult *r);
 
 /* ---- egress.c */
 void dk_step_result_apply(struct dk_coordinator *c, const Dk__StepResult *r);

@@ -151,22 +151,12 @@ static void take_token(struct dk_coordinator *c, struct dk_sequence *s, const Dk
         dk_sequence_end(c, s, DK__FINISH_REASON__LENGTH, DK__CODE__OK, NULL);
 }
 
-static bool take_logits(struct dk_sequence *s, const Dk__StepSequence *given, const Dk__SequenceResult *r)
+/* The last position of a prompt that is only scored. */
+static void finish_score(struct dk_coordinator *c, struct dk_sequence *s)
 {
-    Dk__Event *e = dk_sequence_event(s);
-
-    if (!e)
-        return false;
-    e->logits.data = malloc(r->logits.len);
-    if (!e->logits.data)
-        return false;
-    memcpy(e->logits.data, r->logits.data, r->logits.len);
-    e->logits.len = r->logits.len;
-    e->has_logits = e->has_vocab = true;
-    e->vocab = r->vocab;
-    s->logits_unread += r->logits.len;
-    s->logits_done = given->position + (uint32_t)given->n_tokens;
-    return true;
+    s->first_us = s->last_us = c->now_us;
+    c->prompt_tokens += s->prompt_len;
+    dk_sequence_end(c, s, DK__FINISH_REASON__STOP, DK__CODE__OK, NULL);
 }
 
 /* What is wrong with the worker's answer for a sequence; NULL: nothing. */
@@ -179,10 +169,7 @@ static const char *result_defect(const struct dk_coordinator *c, const Dk__StepS
         return "the worker sampled no token";
     if (given->sample && r->token >= c->model.config.vocab)
         return "the worker sampled a token outside the vocabulary";
-    if (given->want_logits && (!r->has_logits || !r->has_vocab || r->vocab != c->model.config.vocab ||
-                               r->logits.len != given->n_tokens * (size_t)r->vocab * sizeof(float)))
-        return "the worker's logits have the wrong size";
-    return NULL;
+    return dk_values_defect(c, given, r);
 }
 
 static void apply_one(struct dk_coordinator *c, const Dk__StepSequence *given, const Dk__StepResult *result)
@@ -211,7 +198,7 @@ static void apply_one(struct dk_coordinator *c, const Dk__StepSequence *given, c
         dk_sequence_end(c, s, DK__FINISH_REASON__ERROR, DK__CODE__INTERNAL, defect);
         return;
     }
-    if (given->want_logits && !take_logits(s, given, r)) {
+    if (!dk_values_take(s, given, r)) {
         dk_sequence_end(c, s, DK__FINISH_REASON__ERROR, DK__CODE__RESOURCE_EXHAUSTED,
                         "the coordinator is out of memory");
         return;
@@ -219,6 +206,8 @@ static void apply_one(struct dk_coordinator *c, const Dk__StepSequence *given, c
     /* A step of an earlier epoch gave good tokens, but the caches that it filled do not count any more. */
     if (c->step->plan_epoch == c->plan->epoch)
         s->cached = given->position + (uint32_t)given->n_tokens;
+    if (s->score && s->told == s->prompt_len)
+        finish_score(c, s);
     if (!given->sample)
         return;
     take_token(c, s, r);
@@ -300,7 +289,7 @@ bool dk_read_serve(struct dk_coordinator *c, const struct dk_parked *p, bool lat
     struct dk_sequence *s = find_or_fail(c, p->call, p->sequence_id, out);
     uint64_t kept, from;
     Dk__ReadReply *r;
-    size_t bytes = 0;
+    uint64_t bytes = 0;
 
     if (!s)
         return true;
@@ -320,7 +309,7 @@ bool dk_read_serve(struct dk_coordinator *c, const struct dk_parked *p, bool lat
         for (uint64_t i = from; r->events && i < s->event_count && r->n_events < DK_READ_EVENTS_MAX; i++) {
             Dk__Event *e;
 
-            bytes += s->events[i]->logits.len;
+            bytes += dk_event_value_bytes(s->events[i]);
             if (bytes > DK_READ_REPLY_BYTES && r->n_events)
                 break;
             e = dk_message_clone(s->events[i]);

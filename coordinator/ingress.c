@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "coordinator/coordinator_internal.h"
+#include "net/net.h"
 
 /* Text in, tokens made, sequence opened. Every check is made before anything is kept. */
 
@@ -27,20 +29,54 @@ static int encode(const struct dk_coordinator *c, const char *text, uint32_t **i
     return dk_tokenizer_encode(c->model.tokenizer, text, bytes, ids, count, err);
 }
 
-static int encode_messages(const struct dk_coordinator *c, const json_t *messages, enum dk_thinking thinking,
-                           uint32_t **ids, size_t *count, struct dk_err *err)
+/* A JSON array of a client. name: of the field. */
+static int load_array(const char *name, const char *text, json_t **out, struct dk_err *err)
 {
-    char *text = NULL;
-    int rc = dk_chat_render(c->model.chat, messages, NULL, thinking, 1, &text, err);
+    json_error_t where;
 
-    if (rc == 0)
-        rc = encode(c, text, ids, count, err);
-    free(text);
+    *out = NULL;
+    if (strlen(text) > DK_TEXT_BYTES_MAX)
+        return dk_err_set(err, -EINVAL, "%s: larger than %u bytes", name, DK_TEXT_BYTES_MAX);
+    *out = json_loads(text, JSON_REJECT_DUPLICATES, &where);
+    if (!*out)
+        return dk_err_set(err, -EINVAL, "%s: line %d column %d: %s", name, where.line, where.column, where.text);
+    if (json_is_array(*out))
+        return 0;
+    json_decref(*out);
+    *out = NULL;
+    return dk_err_set(err, -EINVAL, "%s: must be an array of %s", name,
+                      strcmp(name, "tools_json") ? "messages" : "tools");
+}
+
+static int load_tools(const char *text, json_t **out, struct dk_err *err)
+{
+    int rc = load_array("tools_json", text, out, err);
+
+    for (size_t i = 0; rc == 0 && i < json_array_size(*out); i++)
+        if (!json_is_object(json_array_get(*out, i)))
+            rc = dk_err_set(err, -EINVAL, "tools_json: tools[%zu] must be an object", i);
     return rc;
 }
 
-static int encode_chat(const struct dk_coordinator *c, const Dk__ChatPrompt *chat, enum dk_thinking thinking,
-                       uint32_t **ids, size_t *count, struct dk_err *err)
+/* tools_json: NULL if there are none. */
+static int encode_messages(const struct dk_coordinator *c, const json_t *messages, const char *tools_json,
+                           enum dk_thinking thinking, uint32_t **ids, size_t *count, struct dk_err *err)
+{
+    json_t *tools = NULL;
+    char *text = NULL;
+    int rc = tools_json ? load_tools(tools_json, &tools, err) : 0;
+
+    if (rc == 0)
+        rc = dk_chat_render(c->model.chat, messages, tools, thinking, 1, &text, err);
+    if (rc == 0)
+        rc = encode(c, text, ids, count, err);
+    free(text);
+    json_decref(tools);
+    return rc;
+}
+
+static int encode_chat(const struct dk_coordinator *c, const Dk__ChatPrompt *chat, const char *tools_json,
+                       enum dk_thinking thinking, uint32_t **ids, size_t *count, struct dk_err *err)
 {
     json_t *messages = json_array();
     int rc = messages ? 0 : -ENOMEM;
@@ -60,27 +96,19 @@ static int encode_chat(const struct dk_coordinator *c, const Dk__ChatPrompt *cha
     if (rc == -ENOMEM)
         dk_err_set(err, rc, "out of memory");
     if (rc == 0)
-        rc = encode_messages(c, messages, thinking, ids, count, err);
+        rc = encode_messages(c, messages, tools_json, thinking, ids, count, err);
     json_decref(messages);
     return rc;
 }
 
-static int encode_json(const struct dk_coordinator *c, const char *text, enum dk_thinking thinking, uint32_t **ids,
-                       size_t *count, struct dk_err *err)
+static int encode_json(const struct dk_coordinator *c, const char *text, const char *tools_json,
+                       enum dk_thinking thinking, uint32_t **ids, size_t *count, struct dk_err *err)
 {
-    json_error_t where;
     json_t *messages;
-    int rc;
+    int rc = load_array("messages_json", text, &messages, err);
 
-    if (strlen(text) > DK_TEXT_BYTES_MAX)
-        return dk_err_set(err, -EINVAL, "messages_json: larger than %u bytes", DK_TEXT_BYTES_MAX);
-    messages = json_loads(text, JSON_REJECT_DUPLICATES, &where);
-    if (!messages)
-        return dk_err_set(err, -EINVAL, "messages_json: line %d column %d: %s", where.line, where.column, where.text);
-    if (json_is_array(messages))
-        rc = encode_messages(c, messages, thinking, ids, count, err);
-    else
-        rc = dk_err_set(err, -EINVAL, "messages_json: must be an array of messages");
+    if (rc == 0)
+        rc = encode_messages(c, messages, tools_json, thinking, ids, count, err);
     json_decref(messages);
     return rc;
 }
@@ -110,12 +138,32 @@ static int make_prompt(const struct dk_coordinator *c, const Dk__SubmitRequest *
     case DK__SUBMIT_REQUEST__PROMPT_IDS:
         return take_ids(q->ids, ids, count, err);
     case DK__SUBMIT_REQUEST__PROMPT_CHAT:
-        return encode_chat(c, q->chat, thinking_of(q->chat->has_thinking, q->chat->thinking), ids, count, err);
+        return encode_chat(c, q->chat, q->tools_json, thinking_of(q->chat->has_thinking, q->chat->thinking), ids, count,
+                           err);
     case DK__SUBMIT_REQUEST__PROMPT_MESSAGES_JSON:
-        return encode_json(c, q->messages_json, thinking_of(q->has_thinking, q->thinking), ids, count, err);
+        return encode_json(c, q->messages_json, q->tools_json, thinking_of(q->has_thinking, q->thinking), ids, count,
+                           err);
     default:
         return dk_err_set(err, -EINVAL, "a prompt is missing: give text, ids, chat or messages_json");
     }
+}
+
+/* Nothing is generated for a score, so what shapes an answer would be ignored without a word. */
+static int check_score(const Dk__SubmitRequest *q, struct dk_err *err)
+{
+    const char *name = q->n_stop                            ? "stop"
+                       : q->has_max_tokens                  ? "max_tokens"
+                       : q->has_ignore_eos && q->ignore_eos ? "ignore_eos"
+                       : q->has_temperature                 ? "temperature"
+                       : q->has_top_p                       ? "top_p"
+                       : q->has_top_k                       ? "top_k"
+                       : q->has_seed                        ? "seed"
+                                                            : NULL;
+
+    if (!name)
+        return 0;
+    return dk_err_set(err, -EINVAL, "score: nothing is generated, so it does not go with %s; leave one of the two out",
+                      name);
 }
 
 /* What is wrong with the request whatever the prompt. */
@@ -140,6 +188,34 @@ static int check_options(const struct dk_coordinator *c, const Dk__SubmitRequest
         if (!q->stop[i][0] || strlen(q->stop[i]) > DK_STOP_BYTES_MAX)
             return dk_err_set(err, -EINVAL, "stop[%zu]: must have 1 to %u bytes, has %zu", i, DK_STOP_BYTES_MAX,
                               strlen(q->stop[i]));
+    if (q->tools_json && q->prompt_case != DK__SUBMIT_REQUEST__PROMPT_CHAT &&
+        q->prompt_case != DK__SUBMIT_REQUEST__PROMPT_MESSAGES_JSON)
+        return dk_err_set(err, -EINVAL, "tools_json: goes with chat or messages_json, which the chat template renders");
+    return q->has_score && q->score ? check_score(q, err) : 0;
+}
+
+/* A trace comes in one result of the worker: the whole prompt must fit into one step, and the values into a message. */
+static int check_trace(const struct dk_coordinator *c, const Dk__SubmitRequest *q, uint32_t count, struct dk_err *err)
+{
+    const struct dk_model_config *m = &c->model.config;
+    uint64_t most = DK_CONTROL_BYTES_MAX / 4, bytes = dk_trace_bytes(m, count);
+
+    if (q->has_want_logits && q->want_logits)
+        bytes += (uint64_t)count * m->vocab * sizeof(float);
+    if (count > dk_step_rows(c))
+        return dk_err_set(err, -EINVAL,
+                          "trace: the prompt has %u tokens, and a step takes %u: a trace needs the whole prompt in one "
+                          "step; shorten it, or start the coordinator with a larger --step-rows",
+                          count, dk_step_rows(c));
+    if (q->has_prefill_chunk && q->prefill_chunk < count)
+        return dk_err_set(err, -EINVAL,
+                          "trace: the prompt has %u tokens and goes into one step, which prefill_chunk %u forbids",
+                          count, q->prefill_chunk);
+    if (bytes > most)
+        return dk_err_set(err, -EINVAL,
+                          "trace: the values of %u tokens of this model take %.1f MiB, and at most %.1f MiB are sent; "
+                          "shorten the prompt",
+                          count, (double)bytes / (1 << 20), (double)most / (1 << 20));
     return 0;
 }
 
@@ -157,6 +233,8 @@ static void set_options(struct dk_coordinator *c, const Dk__SubmitRequest *q, st
     s->logprobs = q->has_logprobs ? q->logprobs : 0;
     s->want_logits = q->has_want_logits && q->want_logits;
     s->ignore_eos = q->has_ignore_eos && q->ignore_eos;
+    s->score = q->has_score && q->score;
+    s->trace = q->has_trace && q->trace;
     s->prefill_chunk = q->has_prefill_chunk ? q->prefill_chunk : 0;
 }
 
@@ -177,12 +255,43 @@ static Dk__SubmitReply *submit_reply(const struct dk_sequence *s)
     return r;
 }
 
-/* Checks the prompt against the context, and opens the sequence. Takes ids over when it returns 0. */
+/* How many tokens may be generated. */
+static int answer_room(struct dk_coordinator *c, const Dk__SubmitRequest *q, size_t count, uint32_t *max_tokens,
+                       struct dk_err *err)
+{
+    uint32_t context = c->plan->context, least = q->has_score && q->score ? 0 : 1, room;
+    uint64_t cache = dk_cache_room(c);
+    char why[200] = "";
+
+    if (dk_attention_ends(c))
+        snprintf(why, sizeof why,
+                 " (attention mode 'full' ends at index_topk = %u positions, because beyond them the model was trained "
+                 "with the indexer's selection)",
+                 context);
+    if (count + least > context)
+        return dk_err_set(err, -EINVAL,
+                          "the prompt has %zu tokens, and the context of %u must hold it%s%s; shorten it or load the "
+                          "model with a larger context",
+                          count, context, least ? " and at least one token of the answer" : "", why);
+    room = context - (uint32_t)count;
+    *max_tokens = !least ? 0 : q->has_max_tokens && q->max_tokens < room ? q->max_tokens : room;
+    if (least && !q->has_max_tokens && cache > count && cache < context)
+        *max_tokens = (uint32_t)(cache / DK_CACHE_PAGE * DK_CACHE_PAGE - count);
+    if (dk_cache_need((uint32_t)count + *max_tokens) > cache)
+        return dk_err_set(err, dk_errno_from_code(DK__CODE__RESOURCE_EXHAUSTED),
+                          "%zu tokens of the prompt and %u of the answer need room for %llu tokens in the "
+                          "attention-worker's cache, which has %llu; ask for fewer, or start the worker with a larger "
+                          "--cache-mib",
+                          count, *max_tokens, (unsigned long long)dk_cache_need((uint32_t)count + *max_tokens),
+                          (unsigned long long)cache);
+    return 0;
+}
+
+/* Checks the prompt against model and context, and opens the sequence. Takes ids over when it returns 0. */
 static int open_sequence(struct dk_coordinator *c, const Dk__SubmitRequest *q, uint32_t *ids, size_t count,
                          struct dk_sequence **out, struct dk_err *err)
 {
-    uint32_t context = c->plan->context, room, max_tokens;
-    uint64_t cache = dk_cache_room(c);
+    uint32_t max_tokens = 0;
     struct dk_sequence *s;
 
     if (!count)
@@ -192,22 +301,10 @@ static int open_sequence(struct dk_coordinator *c, const Dk__SubmitRequest *q, u
             return dk_err_set(err, -EINVAL,
                               "token %zu of the prompt: id %u is out of range, the model's vocabulary has %u", i,
                               ids[i], c->model.config.vocab);
-    if (count >= context)
-        return dk_err_set(err, -EINVAL,
-                          "the prompt has %zu tokens, and the context of %u must hold it and at least one token of the "
-                          "answer; shorten it or load the model with a larger context",
-                          count, context);
-    room = context - (uint32_t)count;
-    max_tokens = q->has_max_tokens && q->max_tokens < room ? q->max_tokens : room;
-    if (!q->has_max_tokens && cache > count && cache < context)
-        max_tokens = (uint32_t)(cache / DK_CACHE_PAGE * DK_CACHE_PAGE - count);
-    if (dk_cache_need((uint32_t)count + max_tokens) > cache)
-        return dk_err_set(err, dk_errno_from_code(DK__CODE__RESOURCE_EXHAUSTED),
-                          "%zu tokens of the prompt and %u of the answer need room for %llu tokens in the "
-                          "attention-worker's cache, which has %llu; ask for fewer, or start the worker with a larger "
-                          "--cache-mib",
-                          count, max_tokens, (unsigned long long)dk_cache_need((uint32_t)count + max_tokens),
-                          (unsigned long long)cache);
+    if (answer_room(c, q, count, &max_tokens, err) < 0)
+        return err->rc;
+    if (q->has_trace && q->trace && check_trace(c, q, (uint32_t)count, err) < 0)
+        return err->rc;
     s = dk_sequence_alloc(c->sequence_next, ids, (uint32_t)count, max_tokens, c->now_us);
     if (!s)
         return dk_err_set(err, -ENOMEM, "out of memory");

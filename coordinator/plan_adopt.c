@@ -58,7 +58,8 @@ static int open_model(struct dk_coordinator *c, const Dk__Plan *p, struct dk_ser
     rc = c->options.source.open(c->options.source.ctx, p->model_dir, m, err);
     if (rc < 0)
         return rc;
-    if (m->model_id == p->model_id && p->context <= m->config.context_max)
+    if (m->model_id == p->model_id && p->context <= m->config.context_max &&
+        (!p->full_attention || m->config.index.heads))
         return 0;
     dk_tokenizer_close(m->tokenizer);
     return dk_err_set(err, dk_errno_from_code(DK__CODE__FAILED_PRECONDITION), "%s holds another model by now",

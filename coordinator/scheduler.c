@@ -36,6 +36,11 @@ uint32_t dk_running_max(const struct dk_coordinator *c)
     return c->plan->sequences < c->options.running_max ? c->plan->sequences : c->options.running_max;
 }
 
+uint32_t dk_step_rows(const struct dk_coordinator *c)
+{
+    return c->plan->rows < c->options.step_rows ? c->plan->rows : c->options.step_rows;
+}
+
 /* They get in again in the same order; all of them, unless the new cache is smaller. */
 void dk_schedule_uncache(struct dk_coordinator *c)
 {
@@ -118,44 +123,89 @@ static void admit(struct dk_coordinator *c)
     }
 }
 
-static bool wants_logits_next(const struct dk_sequence *s)
+/* The values of the next positions go to the client. After a loss of the worker's cache, those before `told` do not. */
+static bool wants_values_next(const struct dk_sequence *s)
 {
-    return s->want_logits && s->cached >= s->logits_done && s->cached < s->prompt_len;
+    return (s->want_logits || s->score || s->trace) && s->cached >= s->told && s->cached < s->prompt_len;
 }
 
-/* The most tokens of a prompt that may go into one step. logits_rows: rows of logits that this step may ask for. */
-static uint32_t prefill_rows(const struct dk_coordinator *c, const struct dk_sequence *s, uint64_t logits_rows)
+/* What the logits and the score of one row take in an event. */
+static uint64_t row_value_bytes(const struct dk_coordinator *c, const struct dk_sequence *s)
+{
+    return (s->want_logits ? (uint64_t)c->model.config.vocab * sizeof(float) : 0) +
+           (s->score ? DK_SCORE_BYTES * (1 + (uint64_t)s->logprobs) : 0);
+}
+
+/* Bytes of values that the step may still ask for; the first row always goes. */
+struct value_budget {
+    uint64_t left;
+    bool used;
+};
+
+static uint64_t budget_rows(const struct value_budget *b, uint64_t row_bytes)
+{
+    uint64_t rows = b->left / row_bytes;
+
+    return rows || b->used ? rows : 1;
+}
+
+static void budget_take(struct value_budget *b, uint64_t bytes)
+{
+    b->left -= bytes < b->left ? bytes : b->left;
+    b->used |= bytes > 0;
+}
+
+/* The most tokens of a prompt that may go into one step, those that it has got already included. */
+static uint32_t prefill_rows(const struct dk_coordinator *c, const struct dk_sequence *s, const struct value_budget *b)
 {
     uint32_t end = dk_sequence_total(s), rows;
-    uint64_t row_bytes = (uint64_t)c->model.config.vocab * sizeof(float), room;
+    uint64_t row_bytes, room;
 
-    /* One StepSequence wants the logits of all its tokens or of none, so it ends where that changes. */
-    if (s->want_logits && s->cached < s->logits_done)
-        end = s->logits_done;
-    else if (wants_logits_next(s))
+    /* One StepSequence wants the values of all its tokens or of none, so it ends where that changes. */
+    if (s->cached < s->told)
+        end = s->told;
+    else if (wants_values_next(s))
         end = s->prompt_len;
     rows = end - s->cached;
     if (s->prefill_chunk && rows > s->prefill_chunk)
         rows = s->prefill_chunk;
-    if (!wants_logits_next(s))
+    if (!wants_values_next(s))
         return rows;
-    room = s->logits_unread < DK_LOGITS_UNREAD_BYTES ? (DK_LOGITS_UNREAD_BYTES - s->logits_unread) / row_bytes : 0;
-    if (!room && !s->logits_unread)
+    row_bytes = row_value_bytes(c, s);
+    room = s->values_unread < DK_VALUES_UNREAD_BYTES ? (DK_VALUES_UNREAD_BYTES - s->values_unread) / row_bytes : 0;
+    if (!room && !s->values_unread)
         room = 1; /* a row that is larger than the limit goes alone */
     if (rows > room)
         rows = (uint32_t)room;
-    return rows > logits_rows ? (uint32_t)logits_rows : rows;
+    room = budget_rows(b, row_bytes) + s->rows_now;
+    return rows > room ? (uint32_t)room : rows;
+}
+
+/* A trace is large, and its whole prompt must fit: the next step is for the oldest sequence that waits for one, and the
+ * others pause. */
+static bool share_to_trace(struct dk_coordinator *c)
+{
+    bool found = false;
+
+    for (uint32_t i = 0; i < c->sequence_count; i++) {
+        struct dk_sequence *s = c->sequences[i];
+        bool takes = !found && s->state == DK_SEQUENCE_PREFILL && s->trace && wants_values_next(s);
+
+        s->rows_now = takes ? s->prompt_len : 0;
+        found |= takes;
+    }
+    return found;
 }
 
 /* Sets rows_now of all sequences and returns how many have any. Decoding ones get their row; the rest of the budget
  * goes to prompts in equal shares, and what a short prompt leaves over to the oldest that can use it. */
 static uint32_t share_rows(struct dk_coordinator *c)
 {
-    uint64_t row_bytes = (uint64_t)c->model.config.vocab * sizeof(float);
-    uint64_t logits_rows = row_bytes < DK_LOGITS_STEP_BYTES ? DK_LOGITS_STEP_BYTES / row_bytes : 1;
-    uint32_t left = c->plan->rows < c->options.step_rows ? c->plan->rows : c->options.step_rows;
-    uint32_t waiting = 0, count = 0, share;
+    struct value_budget budget = {.left = DK_VALUES_STEP_BYTES};
+    uint32_t left = dk_step_rows(c), waiting = 0, count = 0, share;
 
+    if (share_to_trace(c))
+        return 1;
     for (uint32_t i = 0; i < c->sequence_count; i++) {
         struct dk_sequence *s = c->sequences[i];
 
@@ -175,8 +225,7 @@ static uint32_t share_rows(struct dk_coordinator *c)
 
             if (s->state != DK_SEQUENCE_PREFILL)
                 continue;
-            /* logits_rows does not count the rows of logits that this sequence has got already. */
-            most = prefill_rows(c, s, logits_rows + s->rows_now) - s->rows_now;
+            most = prefill_rows(c, s, &budget) - s->rows_now;
             if (rows > most)
                 rows = most;
             if (rows > left)
@@ -184,8 +233,8 @@ static uint32_t share_rows(struct dk_coordinator *c)
             count += rows && !s->rows_now;
             s->rows_now += rows;
             left -= rows;
-            if (wants_logits_next(s))
-                logits_rows -= rows;
+            if (wants_values_next(s))
+                budget_take(&budget, rows * row_value_bytes(c, s));
         }
     return count;
 }
@@ -206,19 +255,36 @@ static Dk__Sampling *sampling_of(const struct dk_sequence *s)
     return m;
 }
 
+/* end: the position behind the tokens of m. */
+static void ask_values(const struct dk_sequence *s, uint32_t end, Dk__StepSequence *m)
+{
+    m->has_want_logits = m->want_logits = s->want_logits;
+    m->has_trace = m->trace = s->trace;
+    m->has_score = m->score = s->score;
+    if (!s->score)
+        return;
+    m->has_score_top = true;
+    m->score_top = s->logprobs;
+    m->has_next_token = end < s->prompt_len;
+    if (m->has_next_token)
+        m->next_token = s->tokens[end];
+}
+
 static Dk__StepSequence *step_sequence(const struct dk_sequence *s)
 {
     Dk__StepSequence *m = dk_message_new(&dk__step_sequence__descriptor);
+    uint32_t end = s->cached + s->rows_now;
 
     if (!m)
         return NULL;
     m->sequence_id = s->id;
     m->position = s->cached;
     m->tokens = malloc(s->rows_now * sizeof *m->tokens);
-    m->has_sample = m->sample = s->cached + s->rows_now == dk_sequence_total(s);
-    m->has_want_logits = m->want_logits = wants_logits_next(s);
+    m->has_sample = m->sample = !s->score && end == dk_sequence_total(s);
     if (m->sample)
         m->sampling = sampling_of(s);
+    if (wants_values_next(s))
+        ask_values(s, end, m);
     if (!m->tokens || (m->sample && !m->sampling)) {
         dk_message_free(m);
         return NULL;

@@ -112,12 +112,23 @@ Dk__Event *dk_sequence_event(struct dk_sequence *s)
     return e;
 }
 
+uint64_t dk_event_value_bytes(const Dk__Event *e)
+{
+    uint64_t bytes = e->logits.len;
+
+    for (size_t i = 0; i < e->n_scores; i++)
+        bytes += DK_SCORE_BYTES * (1 + (uint64_t)e->scores[i]->n_top);
+    for (size_t i = 0; i < e->n_trace; i++)
+        bytes += e->trace[i]->data.len;
+    return bytes;
+}
+
 void dk_sequence_acknowledge(struct dk_sequence *s, uint64_t cursor)
 {
     uint32_t n = 0;
 
     while (n < s->event_count && s->events[n]->cursor <= cursor) {
-        s->logits_unread -= s->events[n]->logits.len;
+        s->values_unread -= dk_event_value_bytes(s->events[n]);
         dk_message_free(s->events[n++]);
     }
     if (!n)
@@ -142,13 +153,15 @@ Dk__GenerationStats *dk_sequence_stats(const struct dk_sequence *s, uint64_t now
     g->input_len = s->prompt_len;
     g->output_len = s->output_len;
     g->time_s = (double)(now_us - s->submit_us) / 1e6;
+    if (!s->first_us)
+        return g;
+    g->has_prefill_tok_s = prefill_s > 0;
+    if (prefill_s > 0)
+        g->prefill_tok_s = s->prompt_len / prefill_s;
     if (!s->output_len)
         return g;
     g->has_ttft_s = true;
     g->ttft_s = (double)(s->first_us - s->submit_us) / 1e6;
-    g->has_prefill_tok_s = prefill_s > 0;
-    if (prefill_s > 0)
-        g->prefill_tok_s = s->prompt_len / prefill_s;
     if (s->output_len > 1) {
         g->has_tpot_s = true;
         g->tpot_s = decode_s / (s->output_len - 1);

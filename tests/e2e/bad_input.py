@@ -125,9 +125,10 @@ SEEN_AT_ONCE = [
     (config(attention_bias=True), UNKNOWN, "attention_bias is true"),
     (config(mlp_bias=True), UNKNOWN, "mlp_bias is true"),
     (config(hidden_act="gelu"), UNKNOWN, "hidden_act", "gelu"),
-    (config(rope_scaling={"rope_type": "yarn", "factor": 4.0}), UNKNOWN, "rope_scaling", "yarn"),
-    (config("rope_theta", rope_parameters={"rope_type": "linear", "factor": 2, "rope_theta": 1e6}), UNKNOWN,
-     "rope_parameters", "linear"),
+    (config(rope_scaling={"rope_type": "dynamic", "factor": 4.0}), UNKNOWN, "rope_scaling", "dynamic"),
+    (config(rope_scaling={"rope_type": "yarn"}), BAD, "rope_scaling", "factor"),
+    (config("rope_theta", rope_parameters={"rope_type": "longrope", "factor": 2, "rope_theta": 1e6}), UNKNOWN,
+     "rope_parameters", "longrope"),
     (config(use_sliding_window=True, sliding_window=4096), UNKNOWN, "use_sliding_window"),
     (config(layer_types=["full_attention", "sliding_attention", "full_attention"]), UNKNOWN, "layer_types"),
     (config(partial_rotary_factor=0.5), UNKNOWN, "partial_rotary_factor is 0.5"),
@@ -147,6 +148,32 @@ SEEN_AT_ONCE = [
     (config(num_key_value_heads=3), BAD, "num_key_value_heads is 3"),
     (config(head_dim=33), BAD, "head_dim is 33"),
     (config(rms_norm_eps=0), BAD, "rms_norm_eps is 0"),
+]
+
+# The same in models of other families.
+LAYERS = ["linear_attention", "linear_attention", "linear_attention", "full_attention"]
+QWEN3_5, DEEPSEEK, INDEXED = "qwen3_5-fp8-tiny", "deepseek_v3-fp8-tiny", "deepseek_v32-fp8-tiny"
+
+
+def text_field(**fields):
+    return lambda m: m.json("config.json", lambda c: c["text_config"].update(fields))
+
+
+SEEN_IN_FAMILIES = [
+    (QWEN3_5, config("text_config"), BAD, "text_config is missing"),
+    (QWEN3_5, text_field(layer_types=LAYERS), BAD, "layer_types"),
+    (QWEN3_5, text_field(layer_types=["sliding_attention"] * 8), UNKNOWN, "layer_types", "sliding_attention"),
+    (QWEN3_5, text_field(linear_num_value_heads=3), BAD, "linear_num_value_heads"),
+    (QWEN3_5, text_field(linear_conv_kernel_dim=0), BAD, "linear_conv_kernel_dim is 0"),
+    (QWEN3_5, text_field(attn_output_gate=False), UNKNOWN, "attn_output_gate"),
+    (DEEPSEEK, config("kv_lora_rank"), BAD, "kv_lora_rank is missing"),
+    (DEEPSEEK, config(scoring_func="softmax"), UNKNOWN, "scoring_func", "softmax"),
+    (DEEPSEEK, config(topk_method="greedy"), UNKNOWN, "topk_method", "greedy"),
+    (DEEPSEEK, config(n_group=5), BAD, "n_group is 5"),
+    (DEEPSEEK, config(topk_group=9), BAD, "topk_group is 9"),
+    (DEEPSEEK, config(qk_rope_head_dim=33), BAD, "qk_rope_head_dim is 33"),
+    (INDEXED, config(index_topk=0), BAD, "index_topk is 0"),
+    (INDEXED, config("index_n_heads"), BAD, "index_n_heads is missing"),
 ]
 
 # The worker or a duck finds these: the load fails, the state is FAILED until the next load.
@@ -230,6 +257,27 @@ WRONG = [
     (2, BAD, IDS + ("--unheard-of",), "--unheard-of"),
     (2, BAD, IDS + ("more",), "more"),
     (1, MISSING, IDS + ("--logits-out", "/nonexistent/x"), "/nonexistent/x"),
+    (1, MISSING, IDS + ("--trace-out", "/nonexistent/x"), "--trace-out", "/nonexistent/x"),
+    (1, BAD, IDS + ("--trace-out", "$T"), "$T", "directory"),
+    (1, BAD, ("generate", "--ids", ",".join(["1"] * 257), "--trace-out", "$T/x"), "257 tokens", "a step takes 256"),
+    (1, BAD, IDS + ("--trace-out", "$T/x", "--prefill-chunk", "1", "--ids", "1,2"), "2 tokens", "prefill_chunk 1"),
+    (2, BAD, IDS + ("--tools", "/nonexistent"), "--tools goes with"),
+    (1, MISSING, ("generate", "--chat", "x", "--tools", "/nonexistent"), "--tools", "/nonexistent"),
+    (1, BAD, ("generate", "--chat", "x", "--tools", "$T"), "--tools", "$T", "directory"),
+    (2, BAD, ("score",), "--text", "--ids"),
+    (1, BAD, ("score", "--text", ""), "prompt is empty"),
+    (2, BAD, ("score", "--text", b"\xff\xfe"), "--text", "UTF-8"),
+    (2, BAD, ("score", "--ids", "1", "--text", "x"), "exactly one"),
+    (2, BAD, ("score", "--ids", "1", "--max-tokens", "3"), "--max-tokens"),
+    (1, BAD, ("score", "--ids", "1,1024"), "token 1", "1024", "vocabulary"),
+    (1, BAD, ("score", "--ids", ",".join(["1"] * 4097)), "4097 tokens", "context of 4096"),
+    (1, MISSING, ("score", "--file", "/nonexistent"), "/nonexistent"),
+    (1, BAD, ("score", "--file", "$T"), "$T", "directory"),
+    (1, MISSING, ("inspect", "/nonexistent"), "/nonexistent/config.json"),
+    (1, MISSING, ("inspect", "$T"), "$T/config.json"),
+    (1, BAD, ("inspect", GOOD, "--context", 50000), "50000", "40960"),
+    (2, BAD, ("inspect", GOOD, "--multiple-of", 33), "--multiple-of"),
+    (2, BAD, ("inspect", GOOD, "--ducks", 0), "--ducks"),
     (1, BAD, IDS + ("--logits-out", "$T"), "$T", "directory"),
     (1, MISSING, ("generate", "--messages", "/nonexistent"), "/nonexistent"),
     (1, BAD, ("generate", "--messages", "$T"), "$T", "directory"),
@@ -247,6 +295,9 @@ WRONG = [
     (1, BAD, ("call", "Client/Submit", '{"text":"a","temperature":-0.5}'), "temperature", "-0.5"),
     (1, BAD, ("call", "Client/Submit", '{"text":"a","prefill_chunk":0}'), "prefill_chunk"),
     (1, BAD, ("call", "Client/Submit", '{"messages_json":"[["}'), "messages_json", "line 1"),
+    (1, BAD, ("call", "Client/Submit", '{"text":"a","tools_json":"[]"}'), "tools_json", "chat"),
+    (1, BAD, ("call", "Client/Submit", '{"messages_json":"[]","tools_json":"[{"}'), "tools_json", "line 1"),
+    (1, BAD, ("call", "Client/Submit", '{"text":"a","score":true,"stop":["x"]}'), "score", "stop"),
     (1, MISSING, ("call", "Client/Read", '{"handle":1}'), "handle 1"),
     (1, MISSING, ("call", "Client/Cancel", '{"handle":1}'), "handle 1"),
     (1, BAD, ("call", "Client/Load", '{"model_dir":"here"}'), "model_dir", "here"),
@@ -262,6 +313,10 @@ WRONG = [
     (1, BAD, ("load", "--model", GOOD, "--context", 50000), "context", "50000", "40960"),
     (1, BAD, ("load", "--model", GOOD, "--multiple-of", 33), "multiple_of", "33"),
     (1, UNKNOWN, ("load", "--model", GOOD, "--backend", "cuda"), "cuda", "built with: cpu"),
+    (2, BAD, ("load", "--model", GOOD, "--attention", "half"), "--attention", "sparse|full"),
+    (2, BAD, ("load", "--model", GOOD, "--allow-full"), "--allow-full", "--attention full"),
+    (1, BAD, ("load", "--model", GOOD, "--attention", "full"), "qwen3_moe", "indexer", "--attention"),
+    (1, BAD, ("call", "Client/Load", '{"model_dir":"%s","allow_full":true}' % GOOD), "allow_full"),
     (2, BAD, ("tokenize",), "--text"),
     (2, BAD, ("tokenize", "--text", b"\xff"), "--text", "UTF-8"),
     (1, MISSING, ("tokenize", "--file", "/nonexistent"), "/nonexistent"),
@@ -342,6 +397,15 @@ class Bad:
         self.good_answer()
         print("%d models with bfloat16 NaN: the sequences end" % len(SEEN_IN_A_STEP))
 
+    def families(self):
+        for model, damage, code, *words in SEEN_IN_FAMILIES:
+            with ModelCopy(model) as m:
+                damage(m)
+                self.check(self.c.refused("load", "--model", m.folder), code, words + ["config.json"], words[0])
+            assert self.state() == "READY", words
+        self.good_answer()
+        print("%d damaged models of other families refused" % len(SEEN_IN_FAMILIES))
+
     def repaired(self):
         """The same folder is loaded again after its files were changed: nothing of the old ones is used."""
         for name in (EXPERT, Q):
@@ -400,6 +464,7 @@ with Cluster(MODEL, 2) as c:
     try:
         b.requests()
         b.models()
+        b.families()
         b.repaired()
         b.unreachable()
     finally:

@@ -9,11 +9,13 @@ import tempfile
 
 import numpy as np
 
-from cluster import BIN, Cluster, golden, run
+from cluster import BIN, FIXTURES, Cluster, golden, run
 
 MODEL = "qwen3-moe-fp8-tiny"
+INDEXED = "deepseek_v32-fp8-tiny"
 COMMON = {"name", "coordinator", "json", "help"}
-LOAD = {"model", "tp", "multiple-of", "context", "backend"}
+LOAD = {"model", "tp", "multiple-of", "context", "backend", "attention", "allow-full"}
+CHAT = {"ids", "chat", "messages", "system", "tools", "thinking"}
 VERBS = {
     "local up": LOAD | {"ducks", "threads", "isa", "port", "net-fault", "listen", "max-running", "step-rows",
                         "dead-after-ms", "log-level"},
@@ -22,8 +24,10 @@ VERBS = {
     "status": set(),
     "stats": set(),
     "load": LOAD | {"no-wait"},
-    "generate": {"prompt", "ids", "chat", "messages", "system", "thinking", "max-tokens", "temperature", "top-p", "top-k",
-                 "seed", "logprobs", "logits-out", "stop", "ignore-eos", "prefill-chunk"},
+    "generate": CHAT | {"prompt", "max-tokens", "temperature", "top-p", "top-k", "seed", "logprobs", "logits-out", "trace-out",
+                        "stop", "ignore-eos", "prefill-chunk"},
+    "score": CHAT | {"text", "file", "logprobs", "prefill-chunk"},
+    "inspect": {"ducks", "multiple-of", "context"},
     "tokenize": {"text", "file", "model"},
     "detokenize": {"ids", "model"},
     "call": {"timeout-ms"},
@@ -100,6 +104,8 @@ def describe():
 
 
 def both_forms(c):
+    # READY comes from the worker; what a duck holds, from its own next heartbeat.
+    c.wait_for("the ducks say what they hold", lambda: c.ctl("status").stdout.count("MB in 3 layers") == 2)
     s = c.json("status")
     assert s["state"] == "READY" and s["model_dir"] == c.model and s["model_type"] == "qwen3_moe", s
     assert s["plan"]["multiple_of"] == 32 and len(s["plan"]["slots"]) == 2 and s["plan"]["context"] == 4096
@@ -210,6 +216,63 @@ def chat(c):
     print("chat: thinking on and off, %d conversations from files" % len(conversations))
 
 
+def tools(c):
+    """Golden renderings with tools, as files."""
+    with open(os.path.join(FIXTURES, "tokenizers", "chat_cases.json"), encoding="utf-8") as f:
+        cases = [x for x in json.load(f)["cases"] if x["family"] == "qwen3" and x.get("tools") and "text" in x]
+    done = 0
+    with tempfile.TemporaryDirectory() as folder:
+        files = {}
+        for x in cases:
+            args = dict(x.get("args") or {})
+            if not args.pop("add_generation_prompt", True):
+                continue
+            thinking = args.pop("enable_thinking", None)
+            if args:
+                continue
+            for name in ("messages", "tools"):
+                files[name] = os.path.join(folder, name + ".json")
+                with open(files[name], "w", encoding="utf-8") as f:
+                    json.dump(x[name], f, ensure_ascii=False)
+            switch = () if thinking is None else ("--thinking", "on" if thinking else "off")
+            g = c.json("score", "--messages", files["messages"], "--tools", files["tools"], *switch)
+            assert g["ids"] == x["small_ids"], x["case"]
+            done += 1
+        assert done >= 3, "%d cases" % done
+        plain = c.json("score", "--chat", "hot?")["ids"]
+        assert len(c.json("score", "--chat", "hot?", "--tools", files["tools"])["ids"]) > len(plain)
+        for content, word in (("[", "line 1"), ("{}", "array of tools"), ("[5]", "tools[0]")):
+            with open(files["tools"], "w", encoding="utf-8") as f:
+                f.write(content)
+            code, text = c.refused("generate", "--chat", "hot?", "--tools", files["tools"])
+            assert code == "INVALID_ARGUMENT" and files["tools"] in text and word in text, (code, text)
+    print("tools: %d golden renderings" % done)
+
+
+def attention():
+    """What is said of the modes of a model with an indexer; attention_mode.py has what they compute."""
+    with open(os.path.join(FIXTURES, INDEXED, "config.json"), encoding="utf-8") as f:
+        top_k = json.load(f)["index_topk"]
+
+    def plan():
+        p = c.json("status")["plan"]
+        return p.get("full_attention"), p["context"], re.findall("attention (full|sparse)", c.ctl("status").stdout)
+    with Cluster(INDEXED, 2, "--attention", "full") as c:
+        assert plan() == (True, top_k, ["full"]), plan()
+        code, text = c.refused("load", "--model", c.model, "--attention", "full", "--context", top_k + 1)
+        assert code == "INVALID_ARGUMENT", code
+        for word in ("attention mode 'full' ends at index_topk = %d positions" % top_k, "--allow-full", "--attention sparse",
+                     "--context %d" % top_k):
+            assert word in text, (word, text)
+        c.ctl("load", "--model", c.model, "--attention", "full", "--allow-full")
+        assert plan() == (True, 4096, ["full"]), plan()
+        c.ctl("load", "--model", c.model)
+        assert plan() == (False, 4096, ["sparse"]), plan()
+        c.ctl("load", "--model", os.path.join(FIXTURES, MODEL))
+        assert plan() == (None, 4096, []), plan()
+    print("attention: what load and status say")
+
+
 def sampling(c):
     def sample(seed, *more):
         return c.generate("--ids", "392", "--max-tokens", 24, "--ignore-eos", "--seed", seed, *more)["token_ids"]
@@ -260,8 +323,9 @@ def full_disk(c):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "full")
         os.symlink("/dev/full", path)
-        code, text = c.refused("generate", "--ids", "392", "--max-tokens", 2, "--logits-out", path)
-        assert code == "RESOURCE_EXHAUSTED" and path in text, (code, text)
+        for option in ("--logits-out", "--trace-out"):
+            code, text = c.refused("generate", "--ids", "392", "--max-tokens", 2, option, path)
+            assert code == "RESOURCE_EXHAUSTED" and option in text and path in text, (code, text)
         assert os.path.islink(path), "a device was removed"
     with open("/dev/full", "w") as full:
         p = subprocess.run([os.path.join(BIN, "duckctl"), "generate", "--ids", "392", "--temperature", "0",     # says "?"
@@ -275,5 +339,6 @@ helps()
 completion()
 describe()
 with Cluster(MODEL, 2) as cluster:
-    for case in (both_forms, tokens, answers, chat, sampling, logprobs, full_disk):
+    for case in (both_forms, tokens, answers, chat, tools, sampling, logprobs, full_disk):
         case(cluster)
+attention()

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An editable copy of a fixture's model folder, for tests that damage it."""
+"""Editable copies of a fixture's model folder: damaged files, or other weights in good ones."""
 import json
 import os
+import re
 import shutil
 import struct
+import sys
 import tempfile
 
 from cluster import FIXTURES
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "oracle"))
+from tensor_file import Tensor, read_folder, scale_name, weight, write
 
 
 class ModelCopy:
@@ -125,3 +130,61 @@ class ModelCopy:
 
     def cut(self, name, size):
         os.truncate(self.path(name), size if size >= 0 else os.path.getsize(self.path(name)) + size)
+
+
+class EditedModel(ModelCopy):
+    """A copy whose weights are changed as numbers. with EditedModel(name) as m: m.put(tensor, values); m.save()
+
+    save() writes one shard without an index. Names are the checkpoint's own; layers for multi-token prediction and the
+    vision tower stay as they are.
+    """
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.stored = read_folder(self.folder)
+
+    def text_config(self):
+        with open(self.path("config.json"), encoding="utf-8") as f:
+            c = json.load(f)
+        return c.get("text_config", c)
+
+    def text_fields(self, *without, **fields):
+        """Changes fields of the language model's config, wherever that is."""
+        def edit(c):
+            text = c.get("text_config", c)
+            text.update(fields)
+            for name in without:
+                del text[name]
+        self.json("config.json", edit)
+
+    def names(self, pattern):
+        """Tensors of the layers that are run whose names match. At least one."""
+        layers = self.text_config()["num_hidden_layers"]
+        found = [n for n in self.stored if re.search(pattern, n) and not re.search(r"^mtp\.|visual\.", n)]
+        found = [n for n in found if ".layers." not in n or int(n.split(".layers.")[1].split(".")[0]) < layers]
+        assert found, pattern
+        return found
+
+    def values(self, name):
+        """f32; FP8 times its scales."""
+        return weight(self.stored, name)
+
+    def put(self, name, values):
+        """f32, without scales."""
+        self.stored[name] = Tensor("F32", values)
+        if scale_name(name) != name:
+            self.stored.pop(scale_name(name), None)
+
+    def change(self, pattern, function):
+        """Each matching tensor becomes function(its values)."""
+        for name in self.names(pattern):
+            self.put(name, function(self.values(name)))
+
+    def rename(self, pattern, function):
+        """Each matching tensor, as it is stored, goes under the name function(its name)."""
+        moved = {n: self.stored.pop(n) for n in self.names(pattern)}
+        self.stored.update({function(n): t for n, t in moved.items()})
+
+    def save(self):
+        self.remove(*(f for f in os.listdir(self.folder) if ".safetensors" in f))
+        write(self.path("model.safetensors"), self.stored)

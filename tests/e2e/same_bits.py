@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One plan gives the same bits, whatever the threads, timing and retries; and every kernel variant the same logits.
+"""One plan gives the same bits, whatever the threads, timing and retries; and every kernel variant.
 
 usage: same_bits.py BIN FIXTURES timing | ISA
 """
 import sys
 
-from cluster import SKIPPED, Cluster, check_logits, golden
+from cluster import SKIPPED, Cluster, golden
 
-MODELS = ("qwen3-moe-fp8-tiny", "qwen3-fp8-tiny", "qwen3-tiny")
+MODELS = ("qwen3-moe-fp8-tiny", "qwen3-fp8-tiny", "qwen3-tiny", "qwen3_5_moe-fp8-tiny", "deepseek_v32-fp8-tiny")
 PROMPTS = ("short", "hundred")
 DUCKS = 3
 FAULTS = "delay=0.3,delay_us=3000,drop=0.02,reorder=0.1,seed=5"
@@ -40,7 +40,8 @@ def timing(model):
         overtaken = c.stats()["total"]["overtaken"]
         print("  %s, answers out of slot order %d (%d without faults)" % (
             ", ".join("%s %d" % (n, c.total(n)) for n in counters), overtaken, in_order))
-        assert overtaken > 0, "the faults changed no order of arrival"
+        busy = sum(rows > 0 for rows in c.duck_rows().values())     # experts of 32 columns: one duck has them all
+        assert overtaken > 0 or busy == 1, "the faults changed no order of arrival"
     same(one, late, "other arrival orders and retries")
 
 
@@ -55,8 +56,7 @@ def kernels(model, isa):
             raise
         print("skipped: this CPU has no %s" % isa)
         sys.exit(SKIPPED)
-    for name, a, b in zip(PROMPTS, best, other):
-        check_logits("%s, %s" % (name, isa), a, b, 1e-4)
+    same(best, other, isa)
 
 
 for m in MODELS:

@@ -8,90 +8,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "attention-worker/backend/backend.h"
 #include "attention-worker/backend/cpu/delta_kernels.h"
+#include "bench_yard.h"
 #include "kernel/kernel.h"
 
 enum { KEY_HEADS = 16, VALUE_HEADS = 32, DIM = 128, TAPS = 4, LAYERS = 30 };
 enum { CHANNELS = (2 * KEY_HEADS + VALUE_HEADS) * DIM, TOKENS = 64, ROUNDS = 25, PREFILL = 512 };
 
 static const struct dk_backend_ops *const ops = &dk_backend_cpu;
-
-static double seconds(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, uint32_t count)
-{
-    qsort(values, count, sizeof(*values), compare);
-    return values[count / 2];
-}
-
-static float *noise(size_t n)
-{
-    float *x = aligned_alloc(64, (n * sizeof(float) + 63) / 64 * 64);
-    uint32_t state = 1;
-
-    if (!x)
-        abort();
-    for (size_t i = 0; i < n; i++) {
-        state = state * 1664525u + 1013904223u;
-        x[i] = (float)(int32_t)state * 0x1p-31f;
-    }
-    return x;
-}
-
-/* ---- the yardstick: 15 KiB of elements, times a factor, are added to many sums */
-enum { YARD_SUMS = 12, YARD_FLOATS = 20 * 16 * YARD_SUMS, YARD_TURNS = 2000 };
-
-#if defined(__x86_64__)
-#define TARGET(isa) __attribute__((target(isa)))
-#else
-#define TARGET(isa)
-#endif
-#define DEFINE_YARD(name, isa, vector)                                             \
-    TARGET(isa) static float name(const float *x, float factor)                    \
-    {                                                                              \
-        enum { LANES = sizeof(vector) / sizeof(float), STEP = YARD_SUMS * LANES }; \
-        vector sums[YARD_SUMS] = {0}, f = {0};                                     \
-        float total = 0;                                                           \
-                                                                                   \
-        f += factor;                                                               \
-        for (uint32_t turn = 0; turn < YARD_TURNS; turn++) {                       \
-            for (uint32_t i = 0; i < YARD_FLOATS; i += STEP) {                     \
-                _Pragma("GCC unroll 12") for (uint32_t j = 0; j < YARD_SUMS; j++)  \
-                    sums[j] += *(const vector *)(x + i + j * LANES) * f;           \
-            }                                                                      \
-        }                                                                          \
-        for (uint32_t j = 0; j < YARD_SUMS; j++)                                   \
-            total += sums[j][0];                                                   \
-        return total;                                                              \
-    }
-
-typedef float vector1 __attribute__((vector_size(4), may_alias));
-DEFINE_YARD(yard_ref, "fma", vector1)
-#if defined(__x86_64__)
-typedef float vector8 __attribute__((vector_size(32), may_alias));
-typedef float vector16 __attribute__((vector_size(64), may_alias));
-DEFINE_YARD(yard_avx2, "avx2,fma", vector8)
-DEFINE_YARD(yard_avx512, "avx512f", vector16)
-static float (*const yards[DK_ISA_COUNT])(const float *, float) = {yard_ref, yard_avx2, yard_avx512};
-#else
-static float (*const yards[DK_ISA_COUNT])(const float *, float) = {yard_ref, yard_ref, yard_ref};
-#endif
 
 /* ---- one head's recurrence */
 struct head {
@@ -103,9 +29,9 @@ struct head {
 static void head_init(struct head *h)
 {
     h->stride = CHANNELS;
-    h->rows = noise(TOKENS * h->stride);
-    h->y = noise((size_t)TOKENS * VALUE_HEADS * DIM);
-    h->state = noise(DIM * DIM);
+    h->rows = bench_noise(TOKENS * h->stride);
+    h->y = bench_noise((size_t)TOKENS * VALUE_HEADS * DIM);
+    h->state = bench_noise(DIM * DIM);
     for (int t = 0; t < TOKENS; t++)
         h->gates[t] = (struct delta_gate){
             .decay = 0.9f, .recall = 0.14f, .write = 0.08f, .carry = 0.012f, .add = 0.01f};
@@ -141,23 +67,19 @@ static void bench_head(enum dk_isa isa)
 {
     double recurrence[ROUNDS], yard[ROUNDS], ratio[ROUNDS];
     struct head h;
-    volatile float sink = 0;
 
     head_init(&h);
     head_run(&h, delta_kernels_get(isa));
     for (int i = 0; i < ROUNDS; i++) {
-        double begin = seconds(), middle, end;
+        double begin = bench_seconds();
 
         head_run(&h, delta_kernels_get(isa));
-        middle = seconds();
-        sink += yards[isa](h.state, 0.5f);
-        end = seconds();
-        recurrence[i] = 3.0 * DIM * DIM * TOKENS / (middle - begin) * 1e-9;
-        yard[i] = (double)YARD_TURNS * YARD_FLOATS / (end - middle) * 1e-9;
+        recurrence[i] = 3.0 * DIM * DIM * TOKENS / (bench_seconds() - begin) * 1e-9;
+        yard[i] = bench_yard(isa);
         ratio[i] = recurrence[i] / yard[i];
     }
-    printf("%-7s %10.1f %10.1f %7.2f\n", dk_isa_name(isa), median(recurrence, ROUNDS), median(yard, ROUNDS),
-           median(ratio, ROUNDS));
+    printf("%-7s %10.1f %10.1f %7.2f\n", dk_isa_name(isa), bench_median(recurrence, ROUNDS), bench_median(yard, ROUNDS),
+           bench_median(ratio, ROUNDS));
     head_free(&h);
 }
 
@@ -172,7 +94,7 @@ struct layers {
 
 static const struct dk_weight *weight(struct dk_backend *b, uint32_t count)
 {
-    float *data = noise(count);
+    float *data = bench_noise(count);
     const struct dk_tensor t = {
         .name = "w", .type = DK_F32, .rank = 1, .shape = {count}, .data = (uint8_t *)data, .bytes = count * 4ull};
     struct dk_weight *w = NULL;
@@ -208,7 +130,7 @@ static void layers_open(struct layers *l, enum dk_isa isa, uint32_t threads)
     l->w = (struct dk_delta_weights){.conv = weight(l->b, CHANNELS * TAPS),
                                      .a_log = weight(l->b, VALUE_HEADS),
                                      .dt_bias = weight(l->b, VALUE_HEADS)};
-    l->host = noise((size_t)PREFILL * CHANNELS);
+    l->host = bench_noise((size_t)PREFILL * CHANNELS);
     ops->upload(l->b, l->beta, 0, PREFILL, l->host);
     ops->upload(l->b, l->a, 0, PREFILL, l->host);
     ops->upload(l->b, l->x, 0, PREFILL, l->host);
@@ -234,9 +156,9 @@ static double layers_run(struct layers *l, uint32_t position, uint32_t tokens)
         double begin;
 
         ops->upload(l->b, l->x, 0, tokens, l->host);
-        begin = seconds();
+        begin = bench_seconds();
         ops->delta(l->b, l->states, layer, &span, 1, &l->w, l->x, l->beta, l->a, l->y);
-        spent += seconds() - begin;
+        spent += bench_seconds() - begin;
     }
     return spent;
 }
@@ -252,8 +174,9 @@ static void bench_layers(enum dk_isa isa, uint32_t threads)
         decode[i] = layers_run(&l, 1 + i, 1);
     for (int i = 0; i < 3; i++)
         prefill[i] = layers_run(&l, 0, PREFILL) / PREFILL;
-    printf("%-7s %7u %10.2f %8.1f %10.3f %12.0f\n", dk_isa_name(isa), threads, 1e3 * median(decode, ROUNDS),
-           state_bytes / median(decode, ROUNDS) * 1e-9, 1e3 * median(prefill, 3), 1 / median(prefill, 3));
+    printf("%-7s %7u %10.2f %8.1f %10.3f %12.0f\n", dk_isa_name(isa), threads, 1e3 * bench_median(decode, ROUNDS),
+           state_bytes / bench_median(decode, ROUNDS) * 1e-9, 1e3 * bench_median(prefill, 3),
+           1 / bench_median(prefill, 3));
     fflush(stdout);
     layers_close(&l);
 }

@@ -45,7 +45,8 @@ static int run(const struct verb *self, int argc, char **argv)
            "  if [ \"$COMP_CWORD\" = 2 ] && [ \"${COMP_WORDS[1]}\" = local ]; then COMPREPLY=($(compgen -W \"");
     print_words("local");
     printf("\" -- \"$word\")); return; fi\n  case \"${COMP_WORDS[COMP_CWORD-1]}\" in\n"
-           "    --model|--file|--messages|--logits-out) COMPREPLY=($(compgen -f -- \"$word\")); return;;\n  esac\n"
+           "    --model|--file|--messages|--tools|--logits-out|--trace-out) COMPREPLY=($(compgen -f -- \"$word\")); "
+           "return;;\n  esac\n"
            "  case \"$verb\" in\n");
     for (const struct verb *const *v = verbs; *v; v++) {
         printf("    \"%s%s%s\") COMPREPLY=($(compgen -W \"", (*v)->group ? (*v)->group : "", (*v)->group ? " " : "",

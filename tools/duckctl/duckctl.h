@@ -66,7 +66,7 @@ struct verb {
 };
 
 extern const struct verb verb_local_up, verb_local_down, verb_local_list, verb_status, verb_stats, verb_load,
-    verb_generate, verb_tokenize, verb_detokenize, verb_call, verb_describe, verb_completion;
+    verb_generate, verb_score, verb_inspect, verb_tokenize, verb_detokenize, verb_call, verb_describe, verb_completion;
 extern const struct verb *const verbs[]; /* NULL-terminated */
 
 /* Copies defaults, reads the options, handles --help. Returns -1 to go on, else the exit code to return at once. */
@@ -94,6 +94,23 @@ int service_call(struct dk_rpc_client *c, const ProtobufCServiceDescriptor *serv
                  const ProtobufCMessage *request, uint32_t timeout_ms, ProtobufCMessage **reply, struct dk_err *err);
 int client_call(struct dk_rpc_client *c, const char *method, const ProtobufCMessage *request, uint32_t timeout_ms,
                 ProtobufCMessage **reply, struct dk_err *err);
+
+/* The attention mode of `load` and `local up`, from their options. A text for verb_usage(), or NULL. */
+const char *attention_set(Dk__LoadRequest *q, const char *attention, bool allow_full);
+#define ATTENTION_OPTIONS(type)                                                                     \
+    {"attention",                                                                                   \
+     DK_OPT_TEXT,                                                                                   \
+     offsetof(type, attention),                                                                     \
+     "MODE",                                                                                        \
+     "of models with an indexer: the positions that it selects, or all",                            \
+     0,                                                                                             \
+     0,                                                                                             \
+     "sparse|full",                                                                                 \
+     NULL},                                                                                         \
+    {                                                                                               \
+        "allow-full", DK_OPT_FLAG, offsetof(type, allow_full), NULL,                                \
+            "--attention full also beyond the positions that the indexer selects", 0, 0, NULL, NULL \
+    }
 
 /* Waits until the cluster is READY or FAILED, showing progress on stderr unless quiet. alive (may be NULL) is asked
  * between polls; a negative result ends the wait. 0; -EINTR; otherwise err. */

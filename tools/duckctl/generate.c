@@ -4,21 +4,15 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/clock.h"
+#include "duckctl/answer_reader.h"
 #include "duckctl/duckctl.h"
-#include "duckctl/id_list.h"
-#include "duckctl/notice.h"
-
-#define READ_WAIT_MS    200u
-#define READ_TIMEOUT_MS 10000u
-#define QUIET_US        2000000u /* without an event; then a person is told what is waited for */
-#define ASK_AGAIN_US    500000u
+#include "duckctl/prompt_source.h"
 
 struct generate_settings {
     struct common_settings common;
-    const char *prompt, *ids, *chat, *messages, *system, *thinking, *logits_out;
+    struct prompt_options prompt;
+    const char *logits_out, *trace_out;
     uint32_t max_tokens, top_k, logprobs, prefill_chunk;
     uint64_t seed;
     double temperature, top_p;
@@ -32,14 +26,8 @@ static const struct generate_settings defaults = {COMMON_DEFAULTS, .temperature 
 
 #define F(f) offsetof(struct generate_settings, f)
 static const struct dk_option options[] = {
-    {"prompt", DK_OPT_TEXT, F(prompt), "TEXT", "continue this text as it is", 0, 0, NULL, NULL},
-    {"ids", DK_OPT_TEXT, F(ids), "1,2,3", "continue these token ids", 0, 0, NULL, NULL},
-    {"chat", DK_OPT_TEXT, F(chat), "TEXT", "answer this message of a user", 0, 0, NULL, NULL},
-    {"messages", DK_OPT_TEXT, F(messages), "FILE.json", "answer this conversation: [{\"role\":..,\"content\":..}, ..]",
-     0, 0, NULL, NULL},
-    {"system", DK_OPT_TEXT, F(system), "TEXT", "system message before --chat", 0, 0, NULL, NULL},
-    {"thinking", DK_OPT_TEXT, F(thinking), "on|off", "let the model think first; absent: its own default", 0, 0,
-     "on|off", NULL},
+    {"prompt", DK_OPT_TEXT, F(prompt.text), "TEXT", "continue this text as it is", 0, 0, NULL, NULL},
+    PROMPT_OPTIONS(struct generate_settings),
     {"max-tokens", DK_OPT_U32, F(max_tokens), "N", "most tokens to make; absent: what the context leaves", 1, 1u << 31,
      NULL, &max_tokens_given},
     {"temperature", DK_OPT_DOUBLE, F(temperature), "T", "0 is greedy; absent: the model's generation_config.json", 0,
@@ -53,89 +41,14 @@ static const struct dk_option options[] = {
      &logprobs_given},
     {"logits-out", DK_OPT_TEXT, F(logits_out), "FILE", "write the logits of all prompt positions, a safetensors file",
      0, 0, NULL, NULL},
+    {"trace-out", DK_OPT_TEXT, F(trace_out), "FILE",
+     "write the values inside the layers for the whole prompt, a safetensors file", 0, 0, NULL, NULL},
     {"stop", DK_OPT_LIST, F(stop), "TEXT", "end before this text; may be given several times", 0, 0, NULL, NULL},
     {"ignore-eos", DK_OPT_FLAG, F(ignore_eos), NULL, "go on after the model's end token", 0, 0, NULL, NULL},
     {"prefill-chunk", DK_OPT_U32, F(prefill_chunk), "N", "most prompt tokens in one step", 1, 1u << 20, NULL, NULL},
     COMMON_OPTIONS(struct generate_settings),
     {0},
 };
-
-/* What a SubmitRequest points to. */
-struct prompt {
-    Dk__SubmitRequest request;
-    Dk__TokenIds ids;
-    char *messages_json;
-    uint32_t *id_list;
-};
-
-static int messages_from_chat(const struct generate_settings *s, struct prompt *p, struct dk_err *err)
-{
-    json_t *list = json_array();
-
-    if (s->system)
-        json_array_append_new(list, json_pack("{s:s,s:s}", "role", "system", "content", s->system));
-    json_array_append_new(list, json_pack("{s:s,s:s}", "role", "user", "content", s->chat));
-    if (json_array_size(list) == (s->system ? 2u : 1u))
-        p->messages_json = json_dumps(list, JSON_COMPACT);
-    json_decref(list);
-    return p->messages_json ? 0 : dk_err_set(err, USAGE_ERROR, "--chat, --system: the text is not UTF-8");
-}
-
-static int messages_from_file(const char *path, struct prompt *p, struct dk_err *err)
-{
-    FILE *f = fopen(path, "rb");
-    json_error_t why;
-    json_t *list;
-
-    /* Opening a folder for reading succeeds, reading it does not. */
-    if (!f || (getc(f) == EOF && ferror(f))) {
-        int rc = dk_err_set(err, -errno, "--messages %s: %s", path, strerror(errno));
-
-        if (f)
-            fclose(f);
-        return rc;
-    }
-    rewind(f);
-    list = json_loadf(f, JSON_REJECT_DUPLICATES, &why);
-    fclose(f);
-    if (!list)
-        return dk_err_set(err, -EINVAL, "--messages %s, line %d: %s", path, why.line, why.text);
-    if (json_is_array(list))
-        p->messages_json = json_dumps(list, JSON_COMPACT);
-    json_decref(list);
-    return p->messages_json ? 0 : dk_err_set(err, -EINVAL, "--messages %s: must be an array of messages", path);
-}
-
-static int prompt_make(const struct generate_settings *s, struct prompt *p, struct dk_err *err)
-{
-    Dk__SubmitRequest *q = &p->request;
-    size_t count;
-    int rc = 0;
-
-    for (uint32_t i = 0; rc == 0 && i < s->stop.count; i++)
-        rc = text_check("--stop", s->stop.items[i], err);
-    if (rc < 0)
-        return rc;
-    if (s->prompt) {
-        rc = text_check("--prompt", s->prompt, err);
-        q->prompt_case = DK__SUBMIT_REQUEST__PROMPT_TEXT;
-        q->text = (char *)(uintptr_t)s->prompt;
-    } else if (s->ids) {
-        rc = id_list_parse(s->ids, "--ids", &p->id_list, &count, err);
-        dk__token_ids__init(&p->ids);
-        p->ids.n_ids = rc == 0 ? count : 0;
-        p->ids.ids = p->id_list;
-        q->prompt_case = DK__SUBMIT_REQUEST__PROMPT_IDS;
-        q->ids = &p->ids;
-    } else {
-        rc = s->chat ? messages_from_chat(s, p, err) : messages_from_file(s->messages, p, err);
-        q->prompt_case = DK__SUBMIT_REQUEST__PROMPT_MESSAGES_JSON;
-        q->messages_json = p->messages_json;
-        q->has_thinking = s->thinking != NULL;
-        q->thinking = s->thinking && !strcmp(s->thinking, "on");
-    }
-    return rc;
-}
 
 static void sampling_make(const struct generate_settings *s, Dk__SubmitRequest *q)
 {
@@ -147,6 +60,7 @@ static void sampling_make(const struct generate_settings *s, Dk__SubmitRequest *
     SET(seed_given, seed, s->seed);
     SET(logprobs_given, logprobs, s->logprobs);
     SET(s->logits_out != NULL, want_logits, true);
+    SET(s->trace_out != NULL, trace, true);
     SET(s->ignore_eos, ignore_eos, true);
     SET(s->prefill_chunk != 0, prefill_chunk, s->prefill_chunk);
 #undef SET
@@ -154,111 +68,62 @@ static void sampling_make(const struct generate_settings *s, Dk__SubmitRequest *
     q->stop = (char **)(uintptr_t)s->stop.items;
 }
 
-/* A second Ctrl-C ends this too. */
-static int cancel(struct dk_rpc_client *c, uint64_t handle)
+static int on_event(void *ctx, const Dk__Event *e, struct dk_err *err)
 {
-    Dk__CancelRequest q = DK__CANCEL_REQUEST__INIT;
-    ProtobufCMessage *m;
-    int before = interrupted, rc;
+    return generate_output_event(ctx, e, err);
+}
 
-    interrupted = 0;
-    q.handle = handle;
-    rc = client_call(c, "Cancel", &q.base, 5000, &m, NULL);
-    if (rc == 0)
-        protobuf_c_message_free_unpacked(m, NULL);
-    if (!interrupted)
-        interrupted = before;
+static bool in_line(void *ctx)
+{
+    const struct generate_output *o = ctx;
+
+    return o->any_text && !o->ends_in_newline;
+}
+
+/* Files for what else the answer brings. They are removed again unless all of it comes. */
+static int files_open(const struct generate_settings *s, struct generate_output *o, const Dk__SubmitReply *submitted,
+                      struct dk_err *err)
+{
+    int rc = 0;
+
+    if (s->logits_out)
+        rc = logits_file_open(&o->logits, s->logits_out, submitted->n_prompt_ids, err);
+    if (rc == 0 && s->trace_out)
+        rc = trace_file_open(&o->trace, s->trace_out, submitted->prompt_ids, submitted->n_prompt_ids, err);
     return rc;
 }
 
-/* Says on stderr why no event comes. */
-static void explain_wait(struct dk_rpc_client *c, const struct generate_output *o, struct notice *n)
+static int files_finish(struct generate_output *o, int rc, struct dk_err *err)
 {
-    Dk__StatusRequest q = DK__STATUS_REQUEST__INIT;
-    ProtobufCMessage *m;
-    char text[sizeof n->said];
+    int logits_rc = logits_file_finish(&o->logits, rc == 0 ? err : NULL);
+    int trace_rc = trace_file_finish(&o->trace, rc == 0, rc == 0 && logits_rc == 0 ? err : NULL);
 
-    if (client_call(c, "GetStatus", &q.base, READ_TIMEOUT_MS, &m, NULL) < 0)
-        return;
-    notice_text((Dk__StatusReply *)m, text, sizeof text);
-    protobuf_c_message_free_unpacked(m, NULL);
-    if (notice_changed(n, text))
-        fprintf(stderr, "%swaiting: %s\n", o->any_text && !o->ends_in_newline && isatty(2) ? "\n" : "", text);
-}
-
-/* Reads events until the last one. -EINTR after Ctrl-C, when the sequence was cancelled. */
-static int read_all(struct dk_rpc_client *c, uint64_t handle, struct generate_output *o, struct dk_err *err)
-{
-    uint64_t cursor = 0, explain_us = dk_now_us() + QUIET_US;
-    struct notice notice = {0};
-    int rc = 0;
-
-    while (rc == 0) {
-        Dk__ReadRequest q = DK__READ_REQUEST__INIT;
-        ProtobufCMessage *m;
-        Dk__ReadReply *r;
-
-        if (interrupted)
-            return dk_err_set(err, -EINTR, "%s",
-                              cancel(c, handle) == 0 ? "interrupted: the sequence was cancelled"
-                                                     : "interrupted; the coordinator does not answer, it cancels the "
-                                                       "sequence when nobody reads its answer for a minute");
-        q.handle = handle;
-        q.has_cursor = q.has_wait_ms = true;
-        q.cursor = cursor;
-        q.wait_ms = READ_WAIT_MS;
-        rc = client_call(c, "Read", &q.base, READ_TIMEOUT_MS, &m, err);
-        if (rc == -EINTR) {
-            rc = 0;
-            continue;
-        }
-        if (rc < 0)
-            return rc;
-        r = (Dk__ReadReply *)m;
-        if (r->n_events) {
-            explain_us = dk_now_us() + QUIET_US;
-        } else if (!o->json && dk_now_us() > explain_us) {
-            explain_wait(c, o, &notice);
-            explain_us = dk_now_us() + ASK_AGAIN_US;
-        }
-        for (size_t i = 0; rc == 0 && i < r->n_events; i++) {
-            cursor = r->events[i]->cursor;
-            rc = generate_output_event(o, r->events[i], err);
-        }
-        protobuf_c_message_free_unpacked(m, NULL);
-        if (rc < 0)
-            cancel(c, handle);
-    }
-    return rc < 0 ? rc : 0;
+    return rc ? rc : logits_rc ? logits_rc : trace_rc;
 }
 
 static int generate(const struct generate_settings *s, struct dk_rpc_client *client, const struct prompt *p,
                     struct dk_err *err)
 {
-    struct logits_file logits = {0};
     struct generate_output o;
+    struct answer_sink sink = {.event = on_event, .in_line = in_line, .ctx = &o, .quiet = s->common.json};
     ProtobufCMessage *m;
     Dk__SubmitReply *submitted;
-    int rc = client_call(client, "Submit", &p->request.base, 30000, &m, err), finish_rc;
+    int rc = prompt_submit(client, &s->prompt, p, &m, err);
 
     if (rc < 0)
         return rc;
     submitted = (Dk__SubmitReply *)m;
     generate_output_open(&o, s->common.json, logprobs_given, submitted);
-    if (s->logits_out) {
-        rc = logits_file_open(&logits, s->logits_out, submitted->n_prompt_ids, err);
-        o.logits = &logits;
-        if (rc < 0)
-            cancel(client, submitted->handle);
-    }
-    if (rc == 0)
-        rc = read_all(client, submitted->handle, &o, err);
-    finish_rc = logits_file_finish(&logits, rc == 0 ? err : NULL);
-    rc = rc == 0 ? finish_rc : rc;
+    rc = files_open(s, &o, submitted, err);
+    if (rc < 0)
+        answer_cancel(client, submitted->handle);
+    else
+        rc = answer_read(client, submitted->handle, &sink, err);
     if (rc == 0 && o.err.rc) {
         *err = o.err;
         rc = o.err.rc;
     }
+    rc = files_finish(&o, rc, err);
     if (rc == 0)
         generate_output_end(&o);
     else if (o.any_text && !s->common.json)
@@ -274,25 +139,26 @@ static int run(const struct verb *self, int argc, char **argv)
     struct prompt p = {.request = DK__SUBMIT_REQUEST__INIT};
     struct dk_rpc_client *client = NULL;
     struct dk_err err = {0};
+    const char *defect;
     int rc = verb_begin(self, &s, sizeof s, argc, argv, NULL, 0, NULL);
 
     if (rc >= 0)
         return rc;
-    if (!!s.prompt + !!s.ids + !!s.chat + !!s.messages != 1)
-        return verb_usage(self, "exactly one of --prompt, --ids, --chat and --messages is needed");
-    if (s.system && !s.chat)
-        return verb_usage(self, "--system goes with --chat");
-    if (s.thinking && !s.chat && !s.messages)
-        return verb_usage(self, "--thinking goes with --chat and --messages");
+    defect = prompt_options_defect(&s.prompt, "--prompt");
+    if (defect)
+        return verb_usage(self, defect);
+    rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < s.stop.count; i++)
+        rc = text_check("--stop", s.stop.items[i], &err);
     sampling_make(&s, &p.request);
-    rc = prompt_make(&s, &p, &err);
+    if (rc == 0)
+        rc = prompt_make(&s.prompt, "--prompt", &p, &err);
     if (rc == 0)
         rc = target_open(&s.common, &client, &err);
     if (rc == 0)
         rc = generate(&s, client, &p, &err);
     dk_rpc_client_close(client);
-    free(p.messages_json);
-    free(p.id_list);
+    prompt_close(&p);
     return rc < 0 ? verb_fail(s.common.json, &err) : EXIT_DONE;
 }
 
@@ -305,5 +171,9 @@ const struct verb verb_generate = {
     .run = run,
     .details = "With --json one object comes at the end: prompt_ids, token_ids (end token included), text,\n"
                "finish_reason (stop, length, cancel), logprobs (with --logprobs) and stats. Ctrl-C cancels the\n"
-               "sequence. Nothing comes for two seconds: stderr tells what is waited for (not with --json).",
+               "sequence. Nothing comes for two seconds: stderr tells what is waited for (not with --json).\n"
+               "--trace-out takes the whole prompt in one step and writes F32 and I32 tensors: ids [T], embed,\n"
+               "final_norm and layer.N.out, .mixer_out [T][hidden]; what a layer keeps for later tokens (.k, .v;\n"
+               ".kv_latent, .k_pe, .index_k; .conv_state, .recurrent_state); .selected [T][index_topk];\n"
+               ".moe.in, .moe.out, .moe.router_logits, .moe.expert_ids, .moe.expert_weights.",
 };

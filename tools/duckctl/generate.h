@@ -6,12 +6,14 @@
 #include <stdbool.h>
 
 #include "duckctl/logits_file.h"
+#include "duckctl/trace_file.h"
 #include "wire/wire.h"
 
 /* Takes the events of one answer: streams text to stdout, or collects one JSON object. */
 struct generate_output {
     bool json, want_logprobs;
-    struct logits_file *logits; /* NULL: not wanted */
+    struct logits_file logits; /* not open: not wanted */
+    struct trace_file trace;   /* the same */
     json_t *prompt_ids, *token_ids, *logprobs;
     char *text;
     size_t text_bytes;

@@ -79,8 +79,10 @@ int generate_output_event(struct generate_output *o, const Dk__Event *e, struct 
     }
     if (e->text)
         rc = take_text(o, e->text, err);
-    if (rc == 0 && e->has_logits && o->logits)
-        rc = logits_file_append(o->logits, e->logits.data, e->logits.len, e->vocab, err);
+    if (rc == 0 && e->has_logits && o->logits.file)
+        rc = logits_file_append(&o->logits, e->logits.data, e->logits.len, e->vocab, err);
+    for (size_t i = 0; rc == 0 && i < e->n_trace && o->trace.file; i++)
+        rc = trace_file_add(&o->trace, e->trace[i], err);
     if (rc < 0 || !e->has_finish)
         return rc;
     o->finish = e->finish;

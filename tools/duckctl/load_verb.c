@@ -14,12 +14,13 @@
 
 struct load_settings {
     struct common_settings common;
-    const char *model, *backend;
+    const char *model, *backend, *attention;
     uint32_t tp, multiple_of, context;
-    bool no_wait;
+    bool no_wait, allow_full;
 };
 
-static const struct load_settings defaults = {COMMON_DEFAULTS, .backend = "cpu", .multiple_of = 32};
+static const struct load_settings defaults = {COMMON_DEFAULTS, .backend = "cpu", .attention = "sparse",
+                                              .multiple_of = 32};
 
 #define F(f) offsetof(struct load_settings, f)
 static const struct dk_option options[] = {
@@ -31,10 +32,21 @@ static const struct dk_option options[] = {
     {"context", DK_OPT_U32, F(context), "N", "longest sequence in tokens; absent: the model's own, at most 4096", 1,
      1 << 24, NULL, NULL},
     {"backend", DK_OPT_TEXT, F(backend), "NAME", "where attention runs", 0, 0, "cpu|cuda", NULL},
+    ATTENTION_OPTIONS(struct load_settings),
     {"no-wait", DK_OPT_FLAG, F(no_wait), NULL, "return at once; `duckctl status` tells the progress", 0, 0, NULL, NULL},
     COMMON_OPTIONS(struct load_settings),
     {0},
 };
+
+const char *attention_set(Dk__LoadRequest *q, const char *attention, bool allow_full)
+{
+    bool full = !strcmp(attention, "full");
+
+    q->has_attention = true;
+    q->attention = full ? DK__ATTENTION_MODE__FULL : DK__ATTENTION_MODE__SPARSE;
+    q->has_allow_full = q->allow_full = allow_full;
+    return allow_full && !full ? "--allow-full goes with --attention full" : NULL;
+}
 
 struct progress {
     bool quiet, terminal;
@@ -121,12 +133,16 @@ static int run(const struct verb *self, int argc, char **argv)
     ProtobufCMessage *m;
     struct dk_err err = {0};
     char path[PATH_MAX];
+    const char *defect;
     int rc = verb_begin(self, &s, sizeof s, argc, argv, NULL, 0, NULL);
 
     if (rc >= 0)
         return rc;
     if (!s.model)
         return verb_usage(self, "--model DIR is needed");
+    defect = attention_set(&q, s.attention, s.allow_full);
+    if (defect)
+        return verb_usage(self, defect);
     q.model_dir = realpath(s.model, path) ? path : (char *)(uintptr_t)s.model; /* may exist on the worker's host only */
     if (q.model_dir[0] != '/') {
         dk_err_set(&err, -errno, "--model %s: %s; a folder that only the cluster's hosts see needs its absolute path",
@@ -165,4 +181,7 @@ const struct verb verb_load = {
     .options = options,
     .defaults = &defaults,
     .run = run,
+    .details = "Models with an indexer (DeepSeek-V3.2) attend to the index_topk positions that it selects. With\n"
+               "--attention full they attend to all of them: the same up to index_topk positions, where such a\n"
+               "load ends; --allow-full lets it go on, to compare.",
 };

@@ -19,13 +19,14 @@
 
 struct up_settings {
     struct common_settings common;
-    const char *model, *backend, *port, *net_fault, *isa, *listen, *log_level;
+    const char *model, *backend, *attention, *port, *net_fault, *isa, *listen, *log_level;
     uint32_t ducks, tp, multiple_of, context, threads, max_running, step_rows, dead_after_ms;
+    bool allow_full;
 };
 
-static const struct up_settings defaults = {COMMON_DEFAULTS,   .backend = "cpu",    .port = "vhost",
-                                            .isa = "auto",     .log_level = "info", .ducks = 4,
-                                            .max_running = 16, .step_rows = 256,    .multiple_of = 32};
+static const struct up_settings defaults = {
+    COMMON_DEFAULTS,     .backend = "cpu", .attention = "sparse", .port = "vhost",  .isa = "auto",
+    .log_level = "info", .ducks = 4,       .max_running = 16,     .step_rows = 256, .multiple_of = 32};
 
 #define F(f) offsetof(struct up_settings, f)
 static const struct dk_option options[] = {
@@ -37,6 +38,7 @@ static const struct dk_option options[] = {
     {"context", DK_OPT_U32, F(context), "N", "longest sequence in tokens; absent: the model's own, at most 4096", 1,
      1 << 24, NULL, NULL},
     {"backend", DK_OPT_TEXT, F(backend), "NAME", "where attention runs", 0, 0, "cpu|cuda", NULL},
+    ATTENTION_OPTIONS(struct up_settings),
     {"threads", DK_OPT_U32, F(threads), "N", "kernel threads of each process; absent: shared out over the CPUs", 1, 256,
      NULL, NULL},
     {"isa", DK_OPT_TEXT, F(isa), "NAME", "kernels to use", 0, 0, "auto|ref|avx2|avx512", NULL},
@@ -186,6 +188,7 @@ static int load(struct up *u, const char *model, struct dk_err *err)
     q.has_context = s->context != 0;
     q.context = s->context;
     q.backend = (char *)(uintptr_t)s->backend;
+    attention_set(&q, s->attention, s->allow_full);
     rc = client_call(u->client, "Load", &q.base, 30000, &m, err);
     if (rc < 0)
         return rc;
@@ -257,6 +260,8 @@ static int run(const struct verb *self, int argc, char **argv)
         return rc;
     if (s.tp > s.ducks)
         return verb_usage(self, "--tp cannot be larger than --ducks");
+    if (s.allow_full && strcmp(s.attention, "full"))
+        return verb_usage(self, "--allow-full goes with --attention full");
     if (s.listen && !strcmp(s.port, "af_packet") && strncmp(s.listen, "ipc://", 6))
         return verb_usage(self,
                           "--port af_packet does not go with this --listen: its network namespaces reach no address "

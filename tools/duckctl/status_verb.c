@@ -37,6 +37,12 @@ static void print_node(const Dk__NodeStatus *n)
     putchar('\n');
 }
 
+/* Only models with an indexer have two modes. */
+static const char *attention_text(const Dk__Plan *p)
+{
+    return !p->has_full_attention ? "" : p->full_attention ? ", attention full" : ", attention sparse";
+}
+
 static void print_status(const Dk__StatusReply *r)
 {
     printf("state     %s%s%s\n", enum_name(&dk__cluster_state__descriptor, r->state), r->error ? ": " : "",
@@ -44,8 +50,9 @@ static void print_status(const Dk__StatusReply *r)
     if (r->model_dir)
         printf("model     %s (%s)\n", r->model_dir, r->model_type ? r->model_type : "?");
     if (r->plan)
-        printf("plan      epoch %llu, %zu ducks share each layer, multiple-of %u, context %u\n",
-               (unsigned long long)r->plan->epoch, r->plan->n_slots, r->plan->multiple_of, r->plan->context);
+        printf("plan      epoch %llu, %zu ducks share each layer, multiple-of %u, context %u%s\n",
+               (unsigned long long)r->plan->epoch, r->plan->n_slots, r->plan->multiple_of, r->plan->context,
+               attention_text(r->plan));
     if (r->state == DK__CLUSTER_STATE__LOADING && r->load)
         printf("loading   %.1f of %.1f MB\n", (double)r->load->bytes_done / 1e6, (double)r->load->bytes_total / 1e6);
     printf("sequences %u running, %u queued\n", r->running, r->queued);

@@ -6,9 +6,8 @@
 
 #include "duckctl/duckctl.h"
 #include "duckctl/id_list.h"
+#include "duckctl/text_file.h"
 #include "model/tokenizer.h"
-
-#define TEXT_BYTES_MAX ((size_t)64 << 20)
 
 struct tokenize_settings {
     struct common_settings common;
@@ -56,38 +55,6 @@ int id_list_parse(const char *text, const char *what, uint32_t **ids, size_t *co
         if (!*p)
             return 0;
     }
-}
-
-static int read_text(const char *path, char **text, size_t *bytes, struct dk_err *err)
-{
-    FILE *f = strcmp(path, "-") ? fopen(path, "rb") : stdin;
-    size_t room = 65536, n;
-    int rc = 0;
-
-    *bytes = 0;
-    *text = f ? malloc(room) : NULL;
-    if (!*text)
-        return dk_err_set(err, f ? -ENOMEM : -errno, "--file %s: %s", path, strerror(errno));
-    while ((n = fread(*text + *bytes, 1, room - *bytes - 1, f)) > 0) {
-        char *larger;
-
-        *bytes += n;
-        if (room - *bytes > 1)
-            continue;
-        larger = room < TEXT_BYTES_MAX ? realloc(*text, room * 2) : NULL;
-        if (!larger) {
-            rc = dk_err_set(err, -E2BIG, "--file %s: more than %zu MiB", path, TEXT_BYTES_MAX >> 20);
-            break;
-        }
-        *text = larger;
-        room *= 2;
-    }
-    if (rc == 0 && ferror(f))
-        rc = dk_err_set(err, -errno, "--file %s: %s", path, strerror(errno));
-    if (f != stdin)
-        fclose(f);
-    (*text)[*bytes] = 0;
-    return rc;
 }
 
 static void print_ids(bool json, const uint32_t *ids, size_t count)
@@ -160,7 +127,7 @@ static int run_tokenize(const struct verb *self, int argc, char **argv)
         return verb_usage(self, "exactly one of --text and --file is needed");
     rc = 0;
     if (s.file) {
-        rc = read_text(s.file, &text, &bytes, &err);
+        rc = text_file_read(s.file, &text, &bytes, &err);
     } else {
         text = strdup(s.text);
         bytes = strlen(s.text);

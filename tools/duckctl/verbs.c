@@ -7,8 +7,9 @@
 #include "duckctl/duckctl.h"
 
 const struct verb *const verbs[] = {
-    &verb_local_up, &verb_local_down, &verb_local_list, &verb_status,   &verb_stats,      &verb_load, &verb_generate,
-    &verb_tokenize, &verb_detokenize, &verb_call,       &verb_describe, &verb_completion, NULL,
+    &verb_local_up,   &verb_local_down, &verb_local_list, &verb_status,     &verb_stats,
+    &verb_load,       &verb_generate,   &verb_score,      &verb_inspect,    &verb_tokenize,
+    &verb_detokenize, &verb_call,       &verb_describe,   &verb_completion, NULL,
 };
 
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2, "a signal handler sets it");

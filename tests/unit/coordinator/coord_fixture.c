@@ -64,6 +64,10 @@ static int fake_open(void *ctx, const char *dir, struct dk_served_model *out, st
                                            .moe_intermediate = fx->experts ? 192 : 0,
                                            .vocab = FX_VOCAB,
                                            .context_max = FX_CONTEXT};
+    if (fx->index_top_k) {
+        out->config.family = DK_FAMILY_DEEPSEEK_V32;
+        out->config.index = (struct dk_index_config){.heads = 4, .dim = 32, .top_k = fx->index_top_k};
+    }
     out->generation = (struct dk_generation_config){
         .temperature = 0.6, .top_p = 0.95, .top_k = 20, .eos = {FX_END}, .eos_count = 1};
     out->chat = DK_CHAT_QWEN3;
@@ -83,6 +87,7 @@ void fx_init(struct fx *fx)
     fx->now = 5 * SECOND;
     fx->w.name = "worker";
     fx->w.instance = 100;
+    fx->trace_count = 3;
 }
 
 void fx_open(struct fx *fx)
@@ -401,6 +406,55 @@ static uint32_t hash_token(const struct fx_cache *s)
     return 'a' + (h >> 8) % 26;
 }
 
+float fx_score(const uint32_t *tokens, uint32_t position)
+{
+    uint32_t h = 2166136261u;
+
+    for (uint32_t i = 0; i <= position; i++)
+        h = (h ^ tokens[i]) * 16777619u;
+    return -(float)(h >> 12) / 4096;
+}
+
+/* The cache holds the tokens of q already. */
+static void score_tokens(const struct fx_cache *s, const Dk__StepSequence *q, Dk__SequenceResult *r)
+{
+    uint32_t tokens[FX_CONTEXT + 1], n = (uint32_t)q->n_tokens - !q->has_next_token;
+
+    cr_assert(q->has_score_top);
+    memcpy(tokens, s->tokens, s->count * sizeof *tokens);
+    tokens[s->count] = q->next_token;
+    r->scores = calloc(n + 1, sizeof(Dk__TokenScore *));
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t position = q->position + i + 1;
+        Dk__TokenScore *t = dk_message_new(&dk__token_score__descriptor);
+
+        t->id = tokens[position];
+        t->logprob = fx_score(tokens, position);
+        t->top = calloc(q->score_top + 1, sizeof(Dk__TokenLogprob *));
+        for (; t->n_top < q->score_top; t->n_top++)
+            t->top[t->n_top] = dk_message_new(&dk__token_logprob__descriptor);
+        r->scores[r->n_scores++] = t;
+    }
+}
+
+static void trace_tokens(const struct fx *fx, const Dk__StepSequence *q, Dk__SequenceResult *r)
+{
+    r->trace = calloc(fx->trace_count + 1, sizeof(Dk__TraceTensor *));
+    for (uint32_t i = 0; i < fx->trace_count; i++) {
+        Dk__TraceTensor *t = dk_message_new(&dk__trace_tensor__descriptor);
+
+        cr_assert(asprintf(&t->name, "layer.%u.out", i) > 0);
+        t->type = DK__TRACE_TYPE__TRACE_F32;
+        t->n_shape = 2;
+        t->shape = calloc(2, sizeof *t->shape);
+        t->shape[0] = (uint32_t)q->n_tokens;
+        t->shape[1] = FX_TRACE_WIDTH;
+        t->data.len = q->n_tokens * FX_TRACE_WIDTH * 4;
+        t->data.data = calloc(1, t->data.len);
+        r->trace[r->n_trace++] = t;
+    }
+}
+
 static struct fx_cache *cache_find(struct fx_worker *w, uint64_t id)
 {
     for (uint32_t i = 0; i < w->cache_count; i++)
@@ -443,6 +497,12 @@ static void run_sequence(struct fx *fx, const Dk__StepSequence *q, Dk__SequenceR
         r->logits.data = calloc(1, r->logits.len);
         memcpy(r->logits.data, &q->position, sizeof q->position);
     }
+    if (q->score)
+        score_tokens(s, q, r);
+    if (q->trace)
+        trace_tokens(fx, q, r);
+    if (fx->spoil)
+        fx->spoil(r);
     if (w->fail_sequence == q->sequence_id)
         r->error = dk_status_new(DK__CODE__INTERNAL, "this one failed");
 }
@@ -517,6 +577,18 @@ void fx_take(struct fx_told *t, const Dk__ReadReply *r)
         if (e->text)
             strcat(t->text, e->text);
         t->logits_bytes += e->logits.len;
+        for (size_t k = 0; k < e->n_scores; k++) {
+            t->scores[t->score_count].id = e->scores[k]->id;
+            t->scores[t->score_count].top_count = (uint32_t)e->scores[k]->n_top;
+            t->scores[t->score_count++].logprob = e->scores[k]->logprob;
+        }
+        for (size_t k = 0; k < e->n_trace; k++) {
+            char name[32];
+
+            snprintf(name, sizeof name, "layer.%u.out", t->trace_count++);
+            cr_assert_str_eq(e->trace[k]->name, name, "tensors come in order, once");
+        }
+        t->trace_events += e->n_trace > 0;
         t->finished = e->has_finish;
         t->finish = e->finish;
         if (e->error) {

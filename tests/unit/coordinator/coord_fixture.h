@@ -14,9 +14,10 @@
 #define MS     1000ull
 #define SECOND 1000000ull
 
-#define FX_VOCAB   260u /* 0..255: the bytes; 256: the end token; the rest is padding without a text */
-#define FX_END     256u
-#define FX_CONTEXT 512u
+#define FX_VOCAB       260u /* 0..255: the bytes; 256: the end token; the rest is padding without a text */
+#define FX_END         256u
+#define FX_CONTEXT     512u
+#define FX_TRACE_WIDTH 1024u
 
 struct answer {
     bool done;
@@ -55,6 +56,9 @@ struct fx {
     uint32_t (*next_token)(const struct fx_cache *tokens);
     Dk__Code open_code; /* of the fake model folder; OK: it is there */
     uint32_t experts;
+    uint32_t index_top_k;                 /* 0: the model has no indexer */
+    uint32_t trace_count;                 /* tensors of a trace, [tokens][FX_TRACE_WIDTH] each */
+    void (*spoil)(Dk__SequenceResult *r); /* changes the worker's results; NULL: nothing does */
 };
 
 void fx_open(struct fx *fx); /* fx->options may be changed before, after fx_init */
@@ -114,12 +118,21 @@ bool fx_step(struct fx *fx);
 void fx_next_step(struct fx *fx, uint32_t wait_ms, struct answer *a); /* the bare call, with the last result */
 void fx_run_step(struct fx *fx, const Dk__Step *step);                /* computes the result */
 
+/* What the fake model says of tokens[position] after those before it. */
+float fx_score(const uint32_t *tokens, uint32_t position);
+
 /* Reads and runs until the finish event. */
 struct fx_told {
     char text[4096];
     uint32_t tokens[FX_CONTEXT], token_count;
     uint64_t cursor;
     size_t logits_bytes;
+    struct {
+        uint32_t id;
+        float logprob;
+        uint32_t top_count;
+    } scores[FX_CONTEXT];
+    uint32_t score_count, trace_count, trace_events;
     bool finished;
     Dk__FinishReason finish;
     Dk__Code error;

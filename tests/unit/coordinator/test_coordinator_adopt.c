@@ -366,3 +366,33 @@ Test(adopt, bad_plans_are_refused)
     fx.w.plan = good;
     worker_waits(NULL, 0); /* and this one is good */
 }
+
+Test(adopt, the_attention_mode_goes_on)
+{
+    Dk__LoadRequest q = DK__LOAD_REQUEST__INIT;
+    struct answer a;
+
+    fx.index_top_k = 100;
+    fx_ready(&fx);
+    q.model_dir = (char *)"/models/bytes";
+    q.has_attention = true;
+    q.attention = DK__ATTENTION_MODE__FULL;
+    fx_call(&fx, &q, &a);
+    FX_REPLY(&a, Dk__LoadReply);
+    fx_clear(&a);
+    fx_all_beat(&fx);
+    fx_coordinator_restart(&fx);
+    worker_waits(NULL, 0);
+    duck_joins("duck-1", 1, 0);
+    duck_joins("duck-2", 2, 1);
+    fx_worker_beat(&fx);
+    assert_state(DK__CLUSTER_STATE__READY, "");
+    cr_assert(fx.c->plan->full_attention);
+    cr_assert_eq(fx.c->plan->context, 100u);
+    /* A folder whose model has no indexer by now is another model. */
+    fx_coordinator_restart(&fx);
+    fx.index_top_k = 0;
+    worker(NULL, 0, &a);
+    fx_clear(&a);
+    assert_state(DK__CLUSTER_STATE__EMPTY, "another model");
+}

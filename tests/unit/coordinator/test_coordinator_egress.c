@@ -304,7 +304,7 @@ Test(egress, large_events_come_one_by_one)
         e->has_logits = true;
         e->logits.len = 3u << 20;
         e->logits.data = calloc(1, e->logits.len);
-        s->logits_unread += e->logits.len;
+        s->values_unread += e->logits.len;
     }
     for (uint64_t cursor = 0; cursor < 3; cursor++) {
         fx_read(&fx, handle, cursor, 0, &a);
@@ -314,7 +314,7 @@ Test(egress, large_events_come_one_by_one)
     }
     fx_read(&fx, handle, 3, 0, &a);
     fx_clear(&a);
-    cr_assert_eq(s->logits_unread, 0u);
+    cr_assert_eq(s->values_unread, 0u);
 }
 
 Test(egress, logprobs_are_reported_when_asked_for)

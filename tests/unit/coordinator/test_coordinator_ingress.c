@@ -105,6 +105,67 @@ Test(ingress, chat_and_json_give_the_same_prompt)
     fx_clear(&b);
 }
 
+/* Tokens of this model are bytes. */
+static bool prompt_says(const Dk__SubmitReply *r, const char *part)
+{
+    char text[4096];
+
+    cr_assert_lt(r->n_prompt_ids, sizeof text);
+    for (size_t i = 0; i < r->n_prompt_ids; i++)
+        text[i] = (char)r->prompt_ids[i];
+    text[r->n_prompt_ids] = 0;
+    return strstr(text, part) != NULL;
+}
+
+#define WEATHER                                                                                           \
+    "[{\"type\": \"function\", \"function\": {\"name\": \"weather_at\", \"description\": \"It tells.\", " \
+    "\"parameters\": {\"type\": \"object\", \"properties\": {}}}}]"
+
+Test(ingress, tools_reach_the_template)
+{
+    Dk__SubmitRequest q = DK__SUBMIT_REQUEST__INIT;
+    Dk__ChatPrompt chat = DK__CHAT_PROMPT__INIT;
+    Dk__ChatMessage m = DK__CHAT_MESSAGE__INIT, *messages[] = {&m};
+    struct answer a;
+
+    m.role = (char *)"user";
+    m.content = (char *)"hot?";
+    chat.messages = messages;
+    chat.n_messages = 1;
+    fx.c->plan->context = 2048;
+    q.tools_json = (char *)WEATHER;
+    for (int way = 0; way < 2; way++) {
+        q.prompt_case = way ? DK__SUBMIT_REQUEST__PROMPT_MESSAGES_JSON : DK__SUBMIT_REQUEST__PROMPT_CHAT;
+        if (way)
+            q.messages_json = (char *)"[{\"role\":\"user\",\"content\":\"hot?\"}]";
+        else
+            q.chat = &chat;
+        fx_submit(&fx, &q, &a);
+        cr_assert(prompt_says(FX_REPLY(&a, Dk__SubmitReply), "weather_at"));
+        fx_clear(&a);
+    }
+    q.tools_json = NULL;
+    fx_submit(&fx, &q, &a);
+    cr_assert_not(prompt_says(FX_REPLY(&a, Dk__SubmitReply), "weather_at"));
+    fx_clear(&a);
+}
+
+Test(ingress, bad_tools)
+{
+    Dk__SubmitRequest q = text_prompt("x");
+
+    q.tools_json = (char *)WEATHER;
+    refused(&q, DK__CODE__INVALID_ARGUMENT, "tools_json: goes with chat or messages_json");
+    q.prompt_case = DK__SUBMIT_REQUEST__PROMPT_MESSAGES_JSON;
+    q.messages_json = (char *)"[{\"role\":\"user\",\"content\":\"hot?\"}]";
+    q.tools_json = (char *)"[{";
+    refused(&q, DK__CODE__INVALID_ARGUMENT, "tools_json: line 1");
+    q.tools_json = (char *)"{}";
+    refused(&q, DK__CODE__INVALID_ARGUMENT, "tools_json: must be an array of tools");
+    q.tools_json = (char *)"[7]";
+    refused(&q, DK__CODE__INVALID_ARGUMENT, "tools_json: tools[0] must be an object");
+}
+
 Test(ingress, bad_prompts)
 {
     Dk__SubmitRequest q = text_prompt("");

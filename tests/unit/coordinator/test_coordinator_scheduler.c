@@ -320,9 +320,9 @@ Test(scheduler, unread_logits_hold_a_sequence_back)
     s = dk_sequence_find(fx.c, handle);
     fx_step(&fx);
     fx_step(&fx);
-    cr_assert_eq(s->logits_unread, 10 * FX_VOCAB * sizeof(float));
+    cr_assert_eq(s->values_unread, 10 * FX_VOCAB * sizeof(float));
     /* As if all but 23 rows of the allowance were unread; the next result brings 10, the one after it 10 more. */
-    s->logits_unread += DK_LOGITS_UNREAD_BYTES - s->logits_unread - 23 * FX_VOCAB * sizeof(float);
+    s->values_unread += DK_VALUES_UNREAD_BYTES - s->values_unread - 23 * FX_VOCAB * sizeof(float);
     fx_step(&fx);
     fx_step(&fx);
     cr_assert_eq(fx.w.step->sequences[0]->n_tokens, 3, "%zu", fx.w.step->sequences[0]->n_tokens);
@@ -332,12 +332,12 @@ Test(scheduler, unread_logits_hold_a_sequence_back)
     cr_assert_eq(fx.w.step->n_sequences, 1);
     cr_assert_eq(fx.w.step->sequences[0]->sequence_id, other);
     /* Reading lets it go on. */
-    s->logits_unread = 33 * FX_VOCAB * sizeof(float);
+    s->values_unread = 33 * FX_VOCAB * sizeof(float);
     fx_read(&fx, handle, 0, 0, &a);
     fx_take(&t, FX_REPLY(&a, Dk__ReadReply));
     fx_clear(&a);
     fx_finish(&fx, handle, &t);
-    cr_assert_eq(s->logits_unread, 0u);
+    cr_assert_eq(s->values_unread, 0u);
     cr_assert_eq(t.logits_bytes, 50 * FX_VOCAB * sizeof(float));
 }
 

@@ -156,7 +156,8 @@ static void listing_check(const char *config, const char *expected)
 Test(model_tensors, llama_mistral_and_qwen2)
 {
     listing_check("{\"model_type\":\"llama\"," SMALL "}", ATTENTION("") "- lm_head.weight 100 64\n");
-    listing_check("{\"model_type\":\"mistral\"," SMALL ",\"tie_word_embeddings\":true}", ATTENTION(""));
+    listing_check("{\"model_type\":\"mistral\",\"sliding_window\":null," SMALL ",\"tie_word_embeddings\":true}",
+                  ATTENTION(""));
     listing_check("{\"model_type\":\"qwen2\"," SMALL ",\"tie_word_embeddings\":true}",
                   ATTENTION("0 model.layers.0.self_attn.q_proj.bias 64\n"
                             "0 model.layers.0.self_attn.k_proj.bias 32\n"

@@ -338,7 +338,7 @@ static void family_list(const char *model_type, int biases)
     snprintf(text, sizeof text,
              "{\"model_type\":\"%s\",\"hidden_size\":64,\"num_hidden_layers\":1,\"num_attention_heads\":4,"
              "\"num_key_value_heads\":2,\"vocab_size\":100,\"max_position_embeddings\":128,\"rms_norm_eps\":1e-6,"
-             "\"intermediate_size\":96,\"rope_theta\":10000}",
+             "\"intermediate_size\":96,\"rope_theta\":10000,\"sliding_window\":null}",
              model_type);
     tensor_list_end(&l);
     tensor_list_begin(&l, text);

@@ -132,6 +132,7 @@ Test(duckctl_calls, every_verb_that_calls_ends_on_an_interrupt)
                                                {"stats"},
                                                {"load", "--model", "/"},
                                                {"generate", "--ids", "1"},
+                                               {"score", "--ids", "1"},
                                                {"tokenize", "--text", "x"},
                                                {"detokenize", "--ids", "1"},
                                                {"call", "Client/GetStats"}};
@@ -290,6 +291,197 @@ Test(duckctl_calls, a_failed_load_tells_why_once)
     c = captured_duckctl("load", "--model", "/", "--coordinator", fake.url, NULL);
     cr_assert_eq(c.rc, EXIT_REFUSED);
     cr_assert_str_eq(c.err, "loading the model\nduckctl: the model cannot be loaded: no tokenizer\n");
+    captured_free(&c);
+    fake_close(&fake);
+}
+
+/* ---- scores */
+
+static Dk__FinishReason score_finish;
+static uint32_t score_id; /* of the last position */
+
+/* Ids 5, 6, 7; the scores of positions 1 and 2 come in an event each. */
+static void scoring(struct fake *f, struct dk_rpc_call *call, const char *method, int number)
+{
+    static uint32_t prompt[] = {5, 6, 7};
+    Dk__SubmitReply submitted = DK__SUBMIT_REPLY__INIT;
+    Dk__DetokenizeReply text = DK__DETOKENIZE_REPLY__INIT;
+    Dk__ReadReply read = DK__READ_REPLY__INIT;
+    Dk__Status error = DK__STATUS__INIT;
+    Dk__Event one = DK__EVENT__INIT, two = DK__EVENT__INIT, end = DK__EVENT__INIT, *events[] = {&one, &two, &end};
+    Dk__TokenScore a = DK__TOKEN_SCORE__INIT, b = DK__TOKEN_SCORE__INIT, *as[] = {&a}, *bs[] = {&b};
+    Dk__TokenLogprob top = DK__TOKEN_LOGPROB__INIT, *tops[] = {&top};
+
+    (void)f;
+    if (!strcmp(method, "GetStatus")) {
+        reply_status(call, DK__CLUSTER_STATE__READY, NULL);
+    } else if (!strcmp(method, "Submit")) {
+        const Dk__SubmitRequest *q = (const Dk__SubmitRequest *)dk_rpc_request(call);
+
+        cr_assert(q->score && !q->has_max_tokens && q->n_stop == 0);
+        submitted.prompt_ids = prompt;
+        submitted.n_prompt_ids = 3;
+        dk_rpc_reply(call, &submitted.base);
+    } else if (!strcmp(method, "Detokenize")) {
+        char word[32];
+
+        snprintf(word, sizeof word, "\n%u", ((const Dk__DetokenizeRequest *)dk_rpc_request(call))->ids[0]);
+        text.text = word;
+        dk_rpc_reply(call, &text.base);
+    } else {
+        one.cursor = 1;
+        a.id = 6;
+        a.logprob = -0.5f;
+        top.id = 9;
+        top.logprob = -0.25f;
+        a.top = tops;
+        a.n_top = 1;
+        one.scores = as;
+        one.n_scores = 1;
+        two.cursor = 2;
+        b.id = score_id;
+        b.logprob = -1.5f;
+        two.scores = bs;
+        two.n_scores = 1;
+        end.cursor = 3;
+        end.has_finish = true;
+        end.finish = score_finish;
+        error.code = DK__CODE__UNAVAILABLE;
+        error.text = (char *)(uintptr_t) "duck 'duck-1' is lost";
+        end.error = score_finish == DK__FINISH_REASON__ERROR ? &error : NULL;
+        read.events = events + number;
+        read.n_events = number ? 2 : 1;
+        dk_rpc_reply(call, &read.base);
+    }
+}
+
+static struct captured run_score(const char *option, Dk__FinishReason finish, uint32_t id)
+{
+    struct captured c;
+
+    score_finish = finish;
+    score_id = id;
+    fake_open(&fake, scoring);
+    c = captured_duckctl("score", "--text", "x", option, "--coordinator", fake.url, NULL);
+    fake_close(&fake);
+    return c;
+}
+
+Test(duckctl_calls, scores_as_a_table)
+{
+    struct captured c = run_score("--logprobs=1", DK__FINISH_REASON__STOP, 7);
+
+    cr_assert_eq(c.rc, EXIT_DONE, "%d %s", c.rc, c.err);
+    cr_assert(strstr(c.out, "       1         6  \"\\n6\"                -0.50000  9 \"\\n9\" -0.25000\n"), "%s",
+              c.out);
+    cr_assert(strstr(c.out, "       2         7  \"\\n7\"                -1.50000\n"), "%s", c.out);
+    cr_assert(strstr(c.out, "\ntotal NLL 2.00000 over 2 tokens, mean 1.00000, perplexity 2.71828\n"), "%s", c.out);
+    captured_free(&c);
+}
+
+Test(duckctl_calls, scores_as_json)
+{
+    struct captured c = run_score("--json", DK__FINISH_REASON__STOP, 7);
+
+    cr_assert_eq(c.rc, EXIT_DONE, "%d %s", c.rc, c.out);
+    cr_assert_str_eq(c.err, "");
+    cr_assert_str_eq(c.out, "{\"ids\":[5,6,7],\"scores\":[{\"position\":1,\"id\":6,\"logprob\":-0.5,\"top\":[{\"id\":9,"
+                            "\"logprob\":-0.25}]},{\"position\":2,\"id\":7,\"logprob\":-1.5,\"top\":[]}],\"nll\":2.0,"
+                            "\"tokens\":2}\n");
+    captured_free(&c);
+}
+
+Test(duckctl_calls, scores_that_are_not_the_prompts)
+{
+    struct captured c = run_score("--json", DK__FINISH_REASON__STOP, 8);
+
+    cr_assert_eq(c.rc, EXIT_REFUSED);
+    cr_assert(strstr(c.out, "position 2 is of token 8, not of the prompt's 7"), "%s", c.out);
+    captured_free(&c);
+    c = run_score("--json", DK__FINISH_REASON__ERROR, 7);
+    cr_assert_eq(c.rc, EXIT_REFUSED);
+    cr_assert(strstr(c.out, "UNAVAILABLE") && strstr(c.out, "duck-1"), "%s", c.out);
+    captured_free(&c);
+}
+
+/* ---- what a request holds */
+
+static char tools_seen[200], messages_seen[200];
+static Dk__AttentionMode mode_seen;
+static bool allow_seen;
+
+static void refuse_tools(struct fake *f, struct dk_rpc_call *call, const char *method, int number)
+{
+    (void)f, (void)number;
+    if (!strcmp(method, "GetStatus")) {
+        reply_status(call, DK__CLUSTER_STATE__READY, NULL);
+    } else if (!strcmp(method, "Load")) {
+        Dk__LoadReply loaded = DK__LOAD_REPLY__INIT;
+        const Dk__LoadRequest *q = (const Dk__LoadRequest *)dk_rpc_request(call);
+
+        mode_seen = q->attention;
+        allow_seen = q->allow_full;
+        dk_rpc_reply(call, &loaded.base);
+    } else {
+        const Dk__SubmitRequest *q = (const Dk__SubmitRequest *)dk_rpc_request(call);
+
+        snprintf(tools_seen, sizeof tools_seen, "%s", q->tools_json ? q->tools_json : "none");
+        snprintf(messages_seen, sizeof messages_seen, "%s", q->messages_json);
+        dk_rpc_fail(call, -EINVAL, q->tools_json ? "tools[0].function is missing" : "messages[0].role is missing");
+    }
+}
+
+static void write_file(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+
+    cr_assert(f && fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+Test(duckctl_calls, tools_come_from_a_file_that_errors_name)
+{
+    char path[64];
+    struct captured c;
+
+    snprintf(path, sizeof path, "/tmp/dk-tools-%d.json", (int)getpid());
+    write_file(path, "[ {\"type\": \"function\"} ]");
+    fake_open(&fake, refuse_tools);
+    c = captured_duckctl("generate", "--chat", "x", "--tools", path, "--coordinator", fake.url, NULL);
+    cr_assert_eq(c.rc, EXIT_REFUSED);
+    cr_assert_str_eq(tools_seen, "[{\"type\":\"function\"}]");
+    cr_assert_str_eq(messages_seen, "[{\"role\":\"user\",\"content\":\"x\"}]");
+    cr_assert(strstr(c.err, path) && strstr(c.err, "--tools") && strstr(c.err, "tools[0].function"), "%s", c.err);
+    captured_free(&c);
+    c = captured_duckctl("generate", "--messages", path, "--coordinator", fake.url, NULL);
+    cr_assert(strstr(c.err, path) && strstr(c.err, "--messages") && strstr(c.err, "messages[0].role"), "%s", c.err);
+    cr_assert_str_eq(tools_seen, "none");
+    captured_free(&c);
+    write_file(path, "[\n{]");
+    c = captured_duckctl("generate", "--chat", "x", "--tools", path, "--coordinator", fake.url, NULL);
+    cr_assert(strstr(c.err, path) && strstr(c.err, "line 2"), "%s", c.err);
+    captured_free(&c);
+    write_file(path, "{}");
+    c = captured_duckctl("score", "--chat", "x", "--tools", path, "--coordinator", fake.url, NULL);
+    cr_assert(strstr(c.err, path) && strstr(c.err, "must be an array of tools"), "%s", c.err);
+    captured_free(&c);
+    fake_close(&fake);
+    unlink(path);
+}
+
+Test(duckctl_calls, load_names_the_attention_mode)
+{
+    struct captured c;
+
+    fake_open(&fake, refuse_tools);
+    c = captured_duckctl("load", "--model", "/", "--coordinator", fake.url, NULL);
+    cr_assert_eq(c.rc, EXIT_DONE);
+    cr_assert(mode_seen == DK__ATTENTION_MODE__SPARSE && !allow_seen);
+    captured_free(&c);
+    c = captured_duckctl("load", "--model", "/", "--attention=full", "--coordinator", fake.url, NULL);
+    cr_assert(mode_seen == DK__ATTENTION_MODE__FULL && !allow_seen);
+    captured_free(&c);
+    c = captured_duckctl("load", "--model=/", "--attention=full", "--allow-full", "--coordinator", fake.url, NULL);
+    cr_assert(mode_seen == DK__ATTENTION_MODE__FULL && allow_seen);
     captured_free(&c);
     fake_close(&fake);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists of token ids, and the logits file. */
+/* Lists of token ids, and the files for logits and traces. */
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -10,6 +10,7 @@
 #include "duckctl/duckctl.h"
 #include "duckctl/id_list.h"
 #include "duckctl/logits_file.h"
+#include "duckctl/trace_file.h"
 
 static struct dk_err err;
 
@@ -135,5 +136,97 @@ Test(logits_file, places_that_cannot_be_written)
     cr_assert_eq(logits_file_open(&file, path, 1, &err), 0);
     cr_assert_eq(append(values, 3, 3), 0);
     cr_assert_eq(logits_file_finish(&file, &err), -ENOSPC);
+    cr_assert_eq(access(path, F_OK), 0, "a device was removed");
+}
+
+/* ---- traces */
+
+TestSuite(trace_file, .init = set_up, .fini = tear_down);
+
+static struct trace_file trace;
+static const uint32_t ids[3] = {7, 8, 9};
+
+static int add(const char *name, Dk__TraceType type, uint32_t rows, uint32_t cols, const void *data, size_t bytes)
+{
+    Dk__TraceTensor t = DK__TRACE_TENSOR__INIT;
+    uint32_t shape[2] = {rows, cols};
+
+    t.name = (char *)(uintptr_t)name;
+    t.type = type;
+    t.shape = shape;
+    t.n_shape = 2;
+    t.data = (ProtobufCBinaryData){.data = (uint8_t *)(uintptr_t)data, .len = bytes};
+    return trace_file_add(&trace, &t, &err);
+}
+
+static void assert_tensor(const uint8_t *raw, uint64_t length, const char *name, const char *type, const void *data,
+                          size_t bytes)
+{
+    json_t *header = json_loadb((const char *)raw + 8, length, 0, NULL), *t = json_object_get(header, name), *o;
+
+    cr_assert(t, "no %s in %.*s", name, (int)length, (const char *)raw + 8);
+    o = json_object_get(t, "data_offsets");
+    cr_assert_str_eq(json_string_value(json_object_get(t, "dtype")), type);
+    cr_assert_eq(json_integer_value(json_array_get(o, 1)) - json_integer_value(json_array_get(o, 0)), (long long)bytes);
+    cr_assert_eq(memcmp(raw + 8 + length + json_integer_value(json_array_get(o, 0)), data, bytes), 0, "%s", name);
+    json_decref(header);
+}
+
+Test(trace_file, is_a_safetensors_file)
+{
+    static const int32_t experts[4] = {3, 1, -1, 2};
+    uint8_t raw[4096];
+    uint64_t length;
+    size_t bytes;
+    FILE *f;
+
+    cr_assert_eq(trace_file_open(&trace, path, ids, 3, &err), 0);
+    cr_assert_eq(add("layer.0.moe.in", DK__TRACE_TYPE__TRACE_F32, 2, 3, values, sizeof values), 0);
+    cr_assert_eq(add("layer.0.moe.expert_ids", DK__TRACE_TYPE__TRACE_I32, 2, 2, experts, sizeof experts), 0);
+    cr_assert_eq(trace_file_finish(&trace, true, &err), 0);
+    f = fopen(path, "rb");
+    cr_assert(f);
+    bytes = fread(raw, 1, sizeof raw, f);
+    fclose(f);
+    memcpy(&length, raw, sizeof length);
+    cr_assert_eq(length % 8, 0);
+    cr_assert_eq(bytes, 8 + length + sizeof ids + sizeof values + sizeof experts);
+    assert_tensor(raw, length, "ids", "I32", ids, sizeof ids);
+    assert_tensor(raw, length, "layer.0.moe.in", "F32", values, sizeof values);
+    assert_tensor(raw, length, "layer.0.moe.expert_ids", "I32", experts, sizeof experts);
+    cr_assert_eq(trace_file_finish(&trace, true, &err), 0, "a second end does nothing");
+}
+
+Test(trace_file, one_that_is_not_complete_is_removed)
+{
+    cr_assert_eq(trace_file_open(&trace, path, ids, 3, &err), 0);
+    cr_assert_eq(trace_file_finish(&trace, true, &err), -EIO, "no tensor but the ids");
+    cr_assert(access(path, F_OK) < 0);
+    cr_assert_eq(trace_file_open(&trace, path, ids, 3, &err), 0);
+    cr_assert_eq(add("embed", DK__TRACE_TYPE__TRACE_F32, 2, 3, values, sizeof values), 0);
+    cr_assert_eq(trace_file_finish(&trace, false, NULL), 0);
+    cr_assert(access(path, F_OK) < 0);
+}
+
+Test(trace_file, tensors_that_do_not_fit_are_refused)
+{
+    cr_assert_eq(trace_file_open(&trace, path, ids, 3, &err), 0);
+    cr_assert_eq(add("embed", DK__TRACE_TYPE__TRACE_F32, 2, 2, values, sizeof values), -EBADMSG);
+    cr_assert_eq(add("embed", DK__TRACE_TYPE__TRACE_F32, 0x80000000u, 0x80000000u, values, 0), -EBADMSG);
+    cr_assert_eq(add("embed", DK__TRACE_TYPE__TRACE_F32, 2, 3, values, sizeof values), 0);
+    cr_assert_eq(add("embed", DK__TRACE_TYPE__TRACE_F32, 2, 3, values, sizeof values), -EBADMSG);
+    cr_assert(strstr(err.text, "came twice"), "%s", err.text);
+    cr_assert_eq(trace_file_finish(&trace, true, &err), 0);
+}
+
+Test(trace_file, places_that_cannot_be_written)
+{
+    cr_assert_lt(trace_file_open(&trace, "/no/such/folder/x", ids, 3, &err), 0);
+    cr_assert(strstr(err.text, "--trace-out /no/such/folder/x"), "%s", err.text);
+    cr_assert_eq(trace_file_finish(&trace, false, &err), 0);
+    cr_assert_eq(symlink("/dev/full", path), 0);
+    cr_assert_eq(trace_file_open(&trace, path, ids, 3, &err), 0);
+    cr_assert_eq(add("embed", DK__TRACE_TYPE__TRACE_F32, 2, 3, values, sizeof values), 0);
+    cr_assert_eq(trace_file_finish(&trace, true, &err), -ENOSPC);
     cr_assert_eq(access(path, F_OK), 0, "a device was removed");
 }

@@ -1,0 +1,514 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Scores and traces: every position's values once and in order, whatever the steps were and whatever was lost. */
+#include "coord_fixture.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static struct fx fx;
+
+static void start(void)
+{
+    fx_init(&fx);
+}
+
+static void stop(void)
+{
+    fx_close(&fx);
+}
+
+TestSuite(values, .init = start, .fini = stop);
+
+#define LONG "the quick brown fox jumps over the lazy dog, and then it does it again: what a dog."
+
+static Dk__SubmitRequest text_prompt(const char *text)
+{
+    Dk__SubmitRequest q = DK__SUBMIT_REQUEST__INIT;
+
+    q.prompt_case = DK__SUBMIT_REQUEST__PROMPT_TEXT;
+    q.text = (char *)text;
+    return q;
+}
+
+static uint64_t submit(Dk__SubmitRequest *q)
+{
+    struct answer a;
+    uint64_t handle;
+
+    fx_submit(&fx, q, &a);
+    handle = FX_REPLY(&a, Dk__SubmitReply)->handle;
+    fx_clear(&a);
+    return handle;
+}
+
+static uint64_t submit_score(const char *text, uint32_t chunk, uint32_t logprobs)
+{
+    Dk__SubmitRequest q = text_prompt(text);
+
+    q.has_score = q.score = true;
+    q.has_prefill_chunk = chunk > 0;
+    q.prefill_chunk = chunk;
+    q.has_logprobs = logprobs > 0;
+    q.logprobs = logprobs;
+    return submit(&q);
+}
+
+static uint64_t submit_trace(const char *text, uint32_t max_tokens)
+{
+    Dk__SubmitRequest q = text_prompt(text);
+
+    q.has_trace = q.trace = true;
+    q.has_max_tokens = max_tokens > 0;
+    q.max_tokens = max_tokens;
+    return submit(&q);
+}
+
+static void refused(Dk__SubmitRequest *q, const char *part)
+{
+    struct answer a;
+
+    fx_submit(&fx, q, &a);
+    fx_assert_failed(&a, DK__CODE__INVALID_ARGUMENT, part);
+}
+
+/* A text's tokens are its bytes. */
+static void assert_scores(const struct fx_told *t, const char *text, uint32_t logprobs)
+{
+    uint32_t tokens[FX_CONTEXT], n = (uint32_t)strlen(text);
+
+    for (uint32_t i = 0; i < n; i++)
+        tokens[i] = (uint8_t)text[i];
+    cr_assert_eq(t->finish, DK__FINISH_REASON__STOP, "%s", t->error_text);
+    cr_assert_eq(t->token_count, 0u);
+    cr_assert_eq(t->score_count, n - 1, "%u scores of %u tokens", t->score_count, n);
+    for (uint32_t i = 1; i < n; i++) {
+        cr_assert_eq(t->scores[i - 1].id, tokens[i], "position %u", i);
+        cr_assert_eq(t->scores[i - 1].logprob, fx_score(tokens, i), "position %u", i);
+        cr_assert_eq(t->scores[i - 1].top_count, logprobs);
+    }
+}
+
+static void restart_worker(uint32_t instance)
+{
+    fx_worker_restart(&fx, instance);
+    fx_tick(&fx, 1500 * MS);
+    fx_all_beat(&fx);
+}
+
+/* duck-1 is restarted: a new epoch, for which the worker fills its caches anew. */
+static void restart_duck(uint32_t instance)
+{
+    fx_tick(&fx, 1100 * MS);
+    fx_duck(&fx, "duck-2", 2);
+    fx_duck(&fx, "duck-1", instance);
+    fx_worker_beat(&fx);
+    fx.w.cache_count = 0;
+}
+
+static void acknowledge(uint64_t handle, uint64_t cursor)
+{
+    struct answer a;
+
+    fx_read(&fx, handle, cursor, 0, &a);
+    fx_clear(&a);
+}
+
+/* ---- scores */
+
+Test(values, scores_of_every_position_whatever_the_chunks)
+{
+    static const uint32_t chunks[] = {0, 1, 2, 7, 82, 83, 84};
+
+    fx_ready(&fx);
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
+        struct fx_told t = {0};
+
+        fx_finish(&fx, submit_score(LONG, chunks[i], 0), &t);
+        assert_scores(&t, LONG, 0);
+        cr_assert_eq(t.stats.input_len, strlen(LONG));
+        cr_assert_eq(t.stats.output_len, 0u);
+        cr_assert_not(t.stats.has_ttft_s);
+    }
+    cr_assert_eq(fx.c->output_tokens, 0u);
+    cr_assert_eq(fx.c->prompt_tokens, 7 * strlen(LONG));
+}
+
+Test(values, the_step_says_what_comes_next)
+{
+    const Dk__StepSequence *s;
+
+    fx_ready(&fx);
+    submit_score("abcde", 2, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        cr_assert(fx_step(&fx));
+        s = fx.w.step->sequences[0];
+        cr_assert(s->score && !s->sample && !s->want_logits && !s->trace);
+        cr_assert_eq(s->score_top, 3u);
+        cr_assert_eq(s->has_next_token, i < 2);
+        cr_assert(i == 2 || s->next_token == (uint32_t) "abcde"[2 * i + 2]);
+    }
+    fx_step(&fx);
+    cr_assert_eq(dk_sequences_in(fx.c, DK_SEQUENCE_DONE), 1u);
+}
+
+Test(values, one_token_has_no_score)
+{
+    struct fx_told t = {0};
+
+    fx_ready(&fx);
+    fx_finish(&fx, submit_score("x", 0, 0), &t);
+    assert_scores(&t, "x", 0);
+}
+
+Test(values, a_score_may_fill_the_context)
+{
+    char text[FX_CONTEXT + 2];
+    Dk__SubmitRequest q = text_prompt(text);
+    struct fx_told t = {0};
+
+    fx_ready(&fx);
+    memset(text, 'x', FX_CONTEXT);
+    text[FX_CONTEXT] = 0;
+    fx_finish(&fx, submit_score(text, 0, 0), &t);
+    assert_scores(&t, text, 0);
+    text[FX_CONTEXT] = 'x';
+    text[FX_CONTEXT + 1] = 0;
+    q.has_score = q.score = true;
+    refused(&q, "513 tokens, and the context of 512");
+}
+
+Test(values, a_score_beside_others)
+{
+    struct fx_told t = {0}, u = {0}, alone = {0};
+    uint64_t score, answer;
+
+    fx_ready(&fx);
+    fx_finish(&fx, fx_submit_text(&fx, "beside", 30), &alone);
+    score = submit_score(LONG, 5, 20);
+    answer = fx_submit_text(&fx, "beside", 30);
+    fx_finish(&fx, score, &t);
+    fx_finish(&fx, answer, &u);
+    assert_scores(&t, LONG, 20);
+    cr_assert_str_eq(u.text, alone.text);
+}
+
+Test(values, scores_and_logits_together)
+{
+    Dk__SubmitRequest q = text_prompt(LONG);
+    struct fx_told t = {0};
+
+    fx_ready(&fx);
+    q.has_score = q.score = q.has_want_logits = q.want_logits = q.has_prefill_chunk = true;
+    q.prefill_chunk = 9;
+    fx_finish(&fx, submit(&q), &t);
+    assert_scores(&t, LONG, 0);
+    cr_assert_eq(t.logits_bytes, strlen(LONG) * FX_VOCAB * sizeof(float));
+}
+
+Test(values, what_shapes_an_answer_does_not_go_with_a_score)
+{
+    Dk__SubmitRequest q = text_prompt("abc");
+    char *stops[] = {(char *)"x"};
+
+    fx_ready(&fx);
+    q.has_score = q.score = true;
+#define BAD(field, v)                            \
+    do {                                         \
+        q.has_##field = true;                    \
+        q.field = v;                             \
+        refused(&q, "does not go with " #field); \
+        q.has_##field = false;                   \
+    } while (0)
+    BAD(max_tokens, 5);
+    BAD(temperature, 0);
+    BAD(top_p, 0.5f);
+    BAD(top_k, 3);
+    BAD(seed, 3);
+    BAD(ignore_eos, true);
+    q.stop = stops;
+    q.n_stop = 1;
+    refused(&q, "does not go with stop");
+    cr_assert_eq(fx.c->sequence_count, 0u);
+    q.score = false; /* as if it were absent */
+    submit(&q);
+}
+
+Test(values, a_restarted_worker_neither_doubles_nor_loses_scores)
+{
+    fx_ready(&fx);
+    for (uint32_t after = 1; after <= 12; after++)
+        for (int delivered = 0; delivered < 2; delivered++) {
+            uint64_t handle = submit_score(LONG, 8, 2);
+            struct fx_told t = {0};
+
+            for (uint32_t i = 0; i < after; i++)
+                fx_step(&fx);
+            if (delivered) {
+                struct answer a;
+
+                fx_next_step(&fx, 0, &a); /* brings the result, dies before the reply is there */
+                fx_clear(&a);
+            }
+            restart_worker(200 + 2 * after + (uint32_t)delivered);
+            if (dk_sequence_find(fx.c, handle)->state != DK_SEQUENCE_DONE)
+                dk_sequence_find(fx.c, handle)->prefill_chunk = 5 + after; /* other borders than before */
+            fx_finish(&fx, handle, &t);
+            assert_scores(&t, LONG, 2);
+        }
+}
+
+Test(values, a_new_epoch_neither_doubles_nor_loses_scores)
+{
+    fx_ready(&fx);
+    for (uint32_t after = 1; after <= 12; after++)
+        for (int way = 0; way < 3; way++) {
+            uint64_t handle = submit_score(LONG, 8, 0);
+            struct fx_told t = {0};
+
+            for (uint32_t i = 0; i < after; i++)
+                fx_step(&fx);
+            if (way == 1) { /* the step fails for the lost duck, and is done again */
+                fx.w.fail_step = dk_status_new(DK__CODE__UNAVAILABLE, "the plan changed during the step");
+                fx_step(&fx);
+                if (fx.w.fail_step) { /* it had ended */
+                    dk_message_free(fx.w.fail_step);
+                    fx.w.fail_step = NULL;
+                }
+            }
+            restart_duck(1000 + 10 * after + (uint32_t)way);
+            if (way == 2) { /* the worker drops its last result, too; otherwise it comes with the new epoch */
+                dk_message_free(fx.w.result);
+                fx.w.result = NULL;
+            }
+            fx_finish(&fx, handle, &t);
+            assert_scores(&t, LONG, 0);
+        }
+}
+
+Test(values, unread_scores_hold_a_sequence_back)
+{
+    struct dk_sequence *s;
+    struct fx_told t = {0};
+    uint64_t handle;
+
+    fx_ready(&fx);
+    handle = submit_score(LONG, 10, 20);
+    s = dk_sequence_find(fx.c, handle);
+    fx_step(&fx);
+    fx_step(&fx);
+    cr_assert_eq(s->values_unread, 10 * 21 * DK_SCORE_BYTES);
+    s->values_unread += DK_VALUES_UNREAD_BYTES;
+    fx_step(&fx);
+    cr_assert_not(fx_step(&fx), "held back");
+    s->values_unread -= DK_VALUES_UNREAD_BYTES;
+    fx_finish(&fx, handle, &t);
+    assert_scores(&t, LONG, 20);
+    acknowledge(handle, t.cursor);
+    cr_assert_eq(s->values_unread, 0u);
+}
+
+/* ---- traces */
+
+Test(values, a_trace_has_a_step_of_its_own)
+{
+    struct fx_told plain = {0}, other = {0}, t = {0}, u = {0};
+    uint64_t handle, busy;
+
+    fx_ready(&fx);
+    fx_finish(&fx, fx_submit_text(&fx, LONG, 9), &plain);
+    fx_finish(&fx, fx_submit_text(&fx, "busy", 20), &other);
+    busy = fx_submit_text(&fx, "busy", 20);
+    fx_step(&fx);
+    handle = submit_trace(LONG, 9);
+    cr_assert(fx_step(&fx));
+    cr_assert_eq(fx.w.step->n_sequences, 1);
+    cr_assert(fx.w.step->sequences[0]->trace && fx.w.step->sequences[0]->sample);
+    cr_assert_eq(fx.w.step->sequences[0]->n_tokens, strlen(LONG));
+    cr_assert(fx_step(&fx));
+    cr_assert_eq(fx.w.step->n_sequences, 2, "then all go on");
+    cr_assert_not(fx.w.step->sequences[1]->trace);
+    fx_finish(&fx, handle, &t);
+    fx_finish(&fx, busy, &u);
+    cr_assert_eq(t.trace_count, 3u);
+    cr_assert_eq(t.trace_events, 1u);
+    cr_assert_str_eq(t.text, plain.text);
+    cr_assert_str_eq(u.text, other.text);
+    cr_assert_eq(t.stats.output_len, 9u);
+}
+
+Test(values, a_large_trace_comes_in_several_events)
+{
+    struct answer a;
+    struct fx_told t = {0};
+    uint64_t handle, tensor = strlen(LONG) * FX_TRACE_WIDTH * 4, in_one = DK_READ_REPLY_BYTES / tensor;
+    struct dk_sequence *s;
+
+    fx.trace_count = 30;
+    fx_ready(&fx);
+    handle = submit_trace(LONG, 1);
+    fx_step(&fx);
+    fx_step(&fx);
+    s = dk_sequence_find(fx.c, handle);
+    cr_assert_eq(s->values_unread, 30 * tensor);
+    fx_read(&fx, handle, 0, 0, &a);
+    cr_assert_eq(FX_REPLY(&a, Dk__ReadReply)->n_events, 1, "a reply is bounded as well");
+    cr_assert_eq(FX_REPLY(&a, Dk__ReadReply)->events[0]->n_trace, in_one);
+    fx_clear(&a);
+    fx_finish(&fx, handle, &t);
+    cr_assert_eq(t.trace_count, 30u);
+    cr_assert_eq(t.trace_events, (30 + in_one - 1) / in_one);
+    acknowledge(handle, t.cursor);
+    cr_assert_eq(s->values_unread, 0u);
+}
+
+Test(values, two_traces_and_a_score_of_one)
+{
+    struct fx_told t = {0}, u = {0};
+    Dk__SubmitRequest q = text_prompt(LONG);
+    uint64_t first;
+
+    fx_ready(&fx);
+    q.has_trace = q.trace = q.has_score = q.score = q.has_want_logits = q.want_logits = true;
+    first = submit(&q);
+    fx_finish(&fx, submit_trace("second", 2), &u);
+    fx_finish(&fx, first, &t);
+    assert_scores(&t, LONG, 0);
+    cr_assert_eq(t.trace_count, 3u);
+    cr_assert_eq(t.logits_bytes, strlen(LONG) * FX_VOCAB * sizeof(float));
+    cr_assert_eq(u.trace_count, 3u);
+    cr_assert_eq(u.token_count, 2u);
+}
+
+Test(values, a_trace_that_does_not_fit_is_refused)
+{
+    Dk__SubmitRequest q = text_prompt(LONG);
+
+    fx.options.step_rows = 50;
+    fx_ready(&fx);
+    q.has_trace = q.trace = true;
+    refused(&q, "the prompt has 83 tokens, and a step takes 50");
+    q.text = (char *)"short enough";
+    q.has_prefill_chunk = true;
+    q.prefill_chunk = 11;
+    refused(&q, "the prompt has 12 tokens and goes into one step, which prefill_chunk 11 forbids");
+    q.prefill_chunk = 12;
+    submit(&q);
+    fx.c->model.config.hidden = 1u << 19; /* 2 * (1 + 2) rows of it for each token: 12 MiB */
+    refused(&q, "12 tokens of this model take 144.");
+    q.text = (char *)"short";
+    submit(&q);
+    fx.c->model.config.vocab = 1u << 20;
+    q.has_want_logits = q.want_logits = true; /* 4 MiB more for each */
+    refused(&q, "at most 64.0 MiB are sent");
+}
+
+Test(values, a_trace_comes_once_although_the_worker_is_lost)
+{
+    struct fx_told plain = {0};
+
+    fx_ready(&fx);
+    fx_finish(&fx, fx_submit_text(&fx, LONG, 9), &plain);
+    for (uint32_t after = 0; after <= 4; after++)
+        for (int way = 0; way < 2; way++) {
+            uint64_t handle = submit_trace(LONG, 9);
+            struct fx_told t = {0};
+
+            for (uint32_t i = 0; i < after; i++)
+                fx_step(&fx);
+            if (way)
+                restart_worker(300 + after);
+            else
+                restart_duck(2000 + after); /* the last result comes with the new epoch */
+            fx_finish(&fx, handle, &t);
+            cr_assert_eq(t.trace_count, 3u, "after %u steps: %u tensors", after, t.trace_count);
+            cr_assert_str_eq(t.text, plain.text);
+        }
+}
+
+Test(values, the_size_of_a_trace)
+{
+    /* By hand, in floats, T tokens: embed and final_norm 2 * 8 T; each layer 2 * 8 T more; layer 0: k and v 2 * 6 T;
+     * layer 1: 2 * 2 * 3 + 4 * 5 = 32 channels with 3 inputs, states 4 * 3 * 5; layer 2: latent 7 T, key 2 T, index key
+     * 9 T, 10 positions T; layer 2 is MoE: in and out 2 * 8 T, 11 experts T, 2 * 3 T. Tensors: 2 + 3 * 6 + 5, 96 bytes
+     * each. */
+    struct dk_model_config m = {
+        .hidden = 8,
+        .layers = 3,
+        .heads = 4,
+        .kv_heads = 2,
+        .head_dim = 3,
+        .delta = {.key_heads = 2, .key_dim = 3, .value_heads = 4, .value_dim = 5, .conv_taps = 4},
+        .mla = {.kv_rank = 7, .rope_dim = 2},
+        .index = {.heads = 1, .dim = 9, .top_k = 10},
+        .experts = 11,
+        .top_k = 3,
+        .mixer = {DK_MIXER_ATTENTION, DK_MIXER_DELTA, DK_MIXER_MLA},
+        .layer_is_moe = {false, false, true}};
+
+    fx_open(&fx);
+    for (uint64_t n = 1; n <= 100; n += 33)
+        cr_assert_eq(dk_trace_bytes(&m, (uint32_t)n),
+                     4 * (n * (16 + 3 * 16 + 12 + 7 + 2 + 9 + 10 + 16 + 11 + 6) + 32 * 3 + 4 * 3 * 5) + 25 * 96);
+}
+
+/* ---- a worker that sends nonsense */
+
+static void one_less(Dk__SequenceResult *r)
+{
+    if (r->n_scores)
+        dk_message_free(r->scores[--r->n_scores]);
+}
+
+static void another_id(Dk__SequenceResult *r)
+{
+    if (r->n_scores)
+        r->scores[r->n_scores - 1]->id ^= 1;
+}
+
+static void not_a_number(Dk__SequenceResult *r)
+{
+    if (r->n_scores)
+        r->scores[0]->logprob = NAN;
+}
+
+static void no_tensor(Dk__SequenceResult *r)
+{
+    while (r->n_trace)
+        dk_message_free(r->trace[--r->n_trace]);
+}
+
+static void longer_shape(Dk__SequenceResult *r)
+{
+    if (r->n_trace)
+        r->trace[r->n_trace - 1]->shape[0]++;
+}
+
+static void overflowing_shape(Dk__SequenceResult *r)
+{
+    if (r->n_trace) {
+        r->trace[0]->shape[0] = r->trace[0]->shape[1] = 0x80000000u;
+        r->trace[0]->data.len = 0;
+    }
+}
+
+Test(values, nonsense_ends_the_sequence)
+{
+    static const struct {
+        void (*spoil)(Dk__SequenceResult *r);
+        bool trace;
+        const char *says;
+    } cases[] = {{one_less, false, "another number of tokens"},  {another_id, false, "another token than the next one"},
+                 {not_a_number, false, "not a log-probability"}, {no_tensor, true, "sent no trace"},
+                 {longer_shape, true, "its data do not fill"},   {overflowing_shape, true, "its data do not fill"}};
+
+    fx_ready(&fx);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct fx_told t = {0};
+
+        fx.spoil = cases[i].spoil;
+        fx_finish(&fx, cases[i].trace ? submit_trace(LONG, 2) : submit_score(LONG, 7, 1), &t);
+        cr_assert_eq(t.finish, DK__FINISH_REASON__ERROR);
+        cr_assert_eq(t.error, DK__CODE__INTERNAL);
+        cr_assert(strstr(t.error_text, cases[i].says), "%s", t.error_text);
+    }
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DUCKCTL_PROMPT_SOURCE_H
+#define DUCKCTL_PROMPT_SOURCE_H
+
+#include "duckctl/duckctl.h"
+
+/* Where a prompt comes from: the options of verbs that submit one, and the request made of them. */
+
+struct prompt_options {
+    const char *text, *file; /* as it is; file: in a file */
+    const char *ids;
+    const char *chat, *system; /* a user's message, and a system message before it */
+    const char *messages;      /* file with a conversation */
+    const char *tools;         /* file */
+    const char *thinking;
+};
+
+/* ids and the chat's options; text and file have other names in each verb. */
+#define PROMPT_OPTIONS(type)                                                                                  \
+    {"ids", DK_OPT_TEXT, offsetof(type, prompt.ids), "1,2,3", "prompt of these token ids", 0, 0, NULL, NULL}, \
+        {"chat",                                                                                              \
+         DK_OPT_TEXT,                                                                                         \
+         offsetof(type, prompt.chat),                                                                         \
+         "TEXT",                                                                                              \
+         "prompt of a user's message, by the model's "                                                        \
+         "chat template",                                                                                     \
+         0,                                                                                                   \
+         0,                                                                                                   \
+         NULL,                                                                                                \
+         NULL},                                                                                               \
+        {"messages",                                                                                          \
+         DK_OPT_TEXT,                                                                                         \
+         offsetof(type, prompt.messages),                                                                     \
+         "FILE.json",                                                                                         \
+         "prompt of a conversation: [{\"role\":..,\"content\":..}, ..]",                                      \
+         0,                                                                                                   \
+         0,                                                                                                   \
+         NULL,                                                                                                \
+         NULL},                                                                                               \
+        {"system", DK_OPT_TEXT, offsetof(type, prompt.system), "TEXT", "system message before --chat", 0, 0,  \
+         NULL,     NULL},                                                                                     \
+        {"tools",                                                                                             \
+         DK_OPT_TEXT,                                                                                         \
+         offsetof(type, prompt.tools),                                                                        \
+         "FILE.json",                                                                                         \
+         "tools for the chat template: [{\"type\":\"function\",\"function\":{..}}, ..]",                      \
+         0,                                                                                                   \
+         0,                                                                                                   \
+         NULL,                                                                                                \
+         NULL},                                                                                               \
+    {                                                                                                         \
+        "thinking", DK_OPT_TEXT, offsetof(type, prompt.thinking), "on|off",                                   \
+            "let the model think first; absent: its own default", 0, 0, "on|off", NULL                        \
+    }
+
+struct prompt {
+    Dk__SubmitRequest request; /* points into the fields below and into the options */
+    Dk__TokenIds ids;
+    char *file_text, *messages_json, *tools_json;
+    uint32_t *id_list;
+};
+
+/* What is wrong with the options, for verb_usage(); NULL: nothing. text_option: "--prompt". */
+const char *prompt_options_defect(const struct prompt_options *o, const char *text_option);
+/* Fills in the prompt of p->request, which is initialised. USAGE_ERROR and errors of files: err names the option. To be
+ * closed even after an error. */
+int prompt_make(const struct prompt_options *o, const char *text_option, struct prompt *p, struct dk_err *err);
+void prompt_close(struct prompt *p);
+/* Submit; an error in a file's content names the file. *m: a SubmitReply. */
+int prompt_submit(struct dk_rpc_client *c, const struct prompt_options *o, const struct prompt *p, ProtobufCMessage **m,
+                  struct dk_err *err);
+
+#endif
