@@ -3,9 +3,10 @@
 
 usage: same_bits.py BIN FIXTURES timing | ISA
 """
+import os
 import sys
 
-from cluster import SKIPPED, Cluster, golden
+from cluster import FIXTURES, SKIPPED, Cluster, golden
 
 MODELS = ("qwen3-moe-fp8-tiny", "qwen3-fp8-tiny", "qwen3-tiny", "qwen3_5_moe-fp8-tiny", "deepseek_v32-fp8-tiny")
 PROMPTS = ("short", "hundred")
@@ -14,43 +15,52 @@ FAULTS = "delay=0.3,delay_us=3000,drop=0.02,reorder=0.1,seed=5"
 WHAT = sys.argv[3]
 
 
-def run(c, model):
-    """-> logits of the prompts, one array after another; and the golden tokens must come."""
-    prompts = golden(model)[0]
-    found = c.greedy(prompts["short"]["ids"], 32)
-    assert found == prompts["short"]["greedy_ids"], found
-    return [c.logits(prompts[name]["ids"]) for name in PROMPTS]
+def run(*options, look=lambda c: None):
+    """Each model in one cluster after the other. The golden tokens must come.
+    -> model -> logits of the prompts, one array after another; what look(cluster) gives at the end"""
+    found = {}
+    with Cluster(MODELS[0], DUCKS, *options) as c:
+        for model in MODELS:
+            prompts = golden(model)[0]
+            c.ctl("load", "--model", os.path.join(FIXTURES, model))
+            tokens = c.greedy(prompts["short"]["ids"], 32)
+            assert tokens == prompts["short"]["greedy_ids"], (model, tokens)
+            found[model] = [c.logits(prompts[name]["ids"]) for name in PROMPTS]
+        return found, look(c)
 
 
 def same(a, b, what):
-    assert all(x.tobytes() == y.tobytes() for x, y in zip(a, b)), what
-    print("  %s: equal bytes" % what)
+    for model in MODELS:
+        assert all(x.tobytes() == y.tobytes() for x, y in zip(a[model], b[model])), (model, what)
+        print("%s, %s: equal bytes" % (model, what))
 
 
-def timing(model):
-    with Cluster(model, DUCKS, "--threads", 1) as c:
-        one = run(c, model)
-        in_order = c.stats()["total"]["overtaken"]
-    with Cluster(model, DUCKS, "--threads", 2) as c:
-        same(one, run(c, model), "1 and 2 threads")
-    with Cluster(model, DUCKS, "--threads", 1, "--net-fault", FAULTS) as c:
-        late = run(c, model)
-        counters = ("fault_dropped", "fault_delayed", "fault_reordered", "retransmitted", "reordered")
-        c.wait_for("faults and repairs", lambda: all(c.total(n) > 0 for n in counters))
-        overtaken = c.stats()["total"]["overtaken"]
-        print("  %s, answers out of slot order %d (%d without faults)" % (
-            ", ".join("%s %d" % (n, c.total(n)) for n in counters), overtaken, in_order))
-        busy = sum(rows > 0 for rows in c.duck_rows().values())     # experts of 32 columns: one duck has them all
-        assert overtaken > 0 or busy == 1, "the faults changed no order of arrival"
+def overtaken(c):
+    """Answers that came out of slot order."""
+    return c.stats()["total"]["overtaken"]
+
+
+def faults(c):
+    counters = ("fault_dropped", "fault_delayed", "fault_reordered", "retransmitted", "reordered")
+    c.wait_for("faults and repairs", lambda: all(c.total(n) > 0 for n in counters))
+    print(", ".join("%s %d" % (n, c.total(n)) for n in counters))
+    return overtaken(c)
+
+
+def timing():
+    one, in_order = run("--threads", 1, look=overtaken)
+    two, _ = run("--threads", 2)
+    same(one, two, "1 and 2 threads")
+    late, moved = run("--threads", 1, "--net-fault", FAULTS, look=faults)
     same(one, late, "other arrival orders and retries")
+    print("answers out of slot order: %d, without faults %d" % (moved, in_order))
+    assert moved > 0, "the faults changed no order of arrival"
 
 
-def kernels(model, isa):
-    with Cluster(model, DUCKS, "--threads", 1) as c:
-        best = run(c, model)
+def kernels(isa):
+    best, _ = run("--threads", 1)
     try:
-        with Cluster(model, DUCKS, "--threads", 1, "--isa", isa) as c:
-            other = run(c, model)
+        other, _ = run("--threads", 1, "--isa", isa)
     except Exception as e:
         if "this CPU runs" not in str(e):
             raise
@@ -59,9 +69,7 @@ def kernels(model, isa):
     same(best, other, isa)
 
 
-for m in MODELS:
-    print(m)
-    if WHAT == "timing":
-        timing(m)
-    else:
-        kernels(m, WHAT)
+if WHAT == "timing":
+    timing()
+else:
+    kernels(WHAT)
