@@ -38,7 +38,8 @@ void dk_cache_close(struct dk_cache *c); /* NULL is fine */
 /* Makes room for positions [0, tokens) of a sequence, opening it if need be; never takes room away. -ENOSPC: no page or
  * no sequence slot free (nothing changed); -E2BIG: beyond context; -EINVAL: tokens 0. */
 int dk_cache_extend(struct dk_cache *c, uint64_t sequence_id, uint32_t tokens, struct dk_cache_place *place);
-/* A second sequence that holds what the first one holds now, between steps: full pages are shared, the last one and the
+/* For reusing the work on a common beginning and for speculative decoding; nothing in the worker forks yet.
+ * A second sequence that holds what the first one holds now, between steps: full pages are shared, the last one and the
  * state are copied, and both go on on their own. A snapshot is a fork that is not run; to restore it, release the
  * sequence and fork the snapshot under the sequence's id. -ENOENT: no such sequence; -EEXIST: `to` is open; -ENOSPC. */
 int dk_cache_fork(struct dk_cache *c, uint64_t from, uint64_t to);

@@ -112,11 +112,12 @@ static void begin_plan(struct worker_engine *e, const struct worker_plan *plan)
 
 static void begin_step(struct worker_engine *e, Dk__NextStepReply *reply)
 {
-    if (e->loader.state == LOADER_READY && e->step.state == STEP_FREE) {
+    if (e->loader.state == LOADER_READY && e->step.state == STEP_FREE && reply->step->plan_epoch == e->plan.epoch) {
         step_begin(&e->step, reply);
         return;
     }
-    /* The plan changed while the step was on its way: the coordinator will form it again. */
+    /* The plan changed while the step was on its way. Without a result the coordinator takes it as not done: it forms
+     * the step again, and names the released sequences again. */
     dk_log(DK_LOG_WARN, "step.dropped", "step=%llu", (unsigned long long)reply->step->step_id);
     protobuf_c_message_free_unpacked(&reply->base, NULL);
     hand_in_result(e);
@@ -202,7 +203,7 @@ static bool poll_once(void *ctx, uint64_t now_us)
     bool worked = dk_endpoint_poll(&e->endpoint, now_us);
 
     worked |= take_events(e);
-    worked |= step_run(&e->step, now_us);
+    worked |= step_run(&e->step, now_us, !worked);
     worked |= loader_poll(&e->loader, now_us);
     worked |= take_orders(e);
     if (e->step.state == STEP_REPLY && !e->unsent) {

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "attention-worker/memory_budget.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "model/model_tensors.h"
@@ -33,17 +34,35 @@ static const struct dk_backend_ops *backend_find(const char *name)
     return strcmp(name, dk_backend_cpu.name) ? NULL : &dk_backend_cpu;
 }
 
-/* Pages for every sequence at full context, or what --cache-mib allows. The states of all sequences are taken first. */
-static uint32_t cache_pages(const struct worker_model *m, const struct worker_options *o,
-                            const struct dk_family_needs *needs, uint32_t sequences)
+static unsigned long long mib(uint64_t bytes)
 {
-    uint64_t per_sequence = (m->context + PAGE_TOKENS - 1) / PAGE_TOKENS;
-    uint64_t pages = per_sequence * sequences, states = needs->state_bytes * sequences;
-    uint64_t bytes = o->cache_mib ? o->cache_mib << 20 : dk_ram_free_bytes() / 2;
-    uint64_t allowed = needs->page_bytes ? (bytes > states ? bytes - states : 0) / needs->page_bytes : pages;
+    return bytes >> 20;
+}
 
-    pages = pages < allowed ? pages : allowed;
-    return (uint32_t)(pages < per_sequence ? per_sequence : pages);
+/* Pages for every sequence at full context, or as many as there may be. Called before a weight is loaded. */
+static int plan_memory(const struct worker_model *m, const struct worker_options *o,
+                       const struct dk_family_needs *needs, uint32_t *pages, struct dk_err *err)
+{
+    const struct dk_memory_budget b = {
+        .asked_bytes = o->cache_mib << 20,
+        .free_bytes = dk_ram_free_bytes(),
+        .weight_bytes = dk_memory_weight_bytes(&m->config, m->checkpoint, m->full_attention),
+        .fixed_bytes = needs->fixed_bytes,
+        .page_bytes = needs->page_bytes,
+        .state_bytes = needs->state_bytes,
+        .page_tokens = PAGE_TOKENS,
+        .context = m->context,
+        .sequences = m->sequences_max};
+    struct dk_memory_grant grant;
+    int rc = dk_memory_divide(&b, &grant, err);
+
+    if (rc < 0)
+        return rc;
+    dk_log(grant.beyond ? DK_LOG_WARN : DK_LOG_INFO, grant.beyond ? "model.memory_short" : "model.memory",
+           "free_mib=%llu weights_mib=%llu scratch_mib=%llu cache_mib=%llu states_mib=%llu pages=%u", mib(b.free_bytes),
+           mib(b.weight_bytes), mib(b.fixed_bytes), mib(grant.pages_bytes), mib(grant.states_bytes), grant.pages);
+    *pages = grant.pages;
+    return 0;
 }
 
 static uint64_t mix(uint64_t h, const void *data, size_t bytes)
@@ -123,31 +142,32 @@ static int open_layers(struct worker_model *m, const struct worker_options *o, s
                                         .pin = o->node.pin,
                                         .rows_max = m->rows_max,
                                         .context = m->context};
+    struct dk_family_load load = {.ops = m->backend_ops,
+                                  .config = &m->config,
+                                  .checkpoint = m->checkpoint,
+                                  .page_tokens = PAGE_TOKENS,
+                                  .state_slots = m->sequences_max,
+                                  .full_attention = m->full_attention};
     struct dk_cache_shape shape = {
         .page_tokens = PAGE_TOKENS, .sequences_max = m->sequences_max, .context = m->context};
+    const struct dk_cache_store store = {.ctx = m, .copy_page = copy_page, .copy_state = copy_state};
     struct dk_family_needs needs;
-    struct dk_cache_store store;
     int rc;
 
-    dk_family_needs(&m->config, PAGE_TOKENS, &needs);
+    dk_family_needs(&load, &backend, &needs);
+    rc = plan_memory(m, o, &needs, &shape.pages, err);
+    if (rc < 0)
+        return rc;
     backend.scratch_floats_per_row = needs.scratch_floats_per_row;
     rc = m->backend_ops->open(&backend, &m->backend, err);
     if (rc < 0)
         return rc;
-    shape.pages = cache_pages(m, o, &needs, m->sequences_max);
-    rc = m->family->load(&(struct dk_family_load){.ops = m->backend_ops,
-                                                  .backend = m->backend,
-                                                  .config = &m->config,
-                                                  .checkpoint = m->checkpoint,
-                                                  .page_tokens = PAGE_TOKENS,
-                                                  .pages = shape.pages,
-                                                  .state_slots = m->sequences_max,
-                                                  .full_attention = m->full_attention},
-                         &m->layers, err);
+    load.backend = m->backend;
+    load.pages = shape.pages;
+    rc = m->family->load(&load, &m->layers, err);
     if (rc < 0)
         return rc;
     m->cache_tokens = (uint64_t)shape.pages * PAGE_TOKENS;
-    store = (struct dk_cache_store){.ctx = m, .copy_page = copy_page, .copy_state = copy_state};
     rc = dk_cache_open(&shape, &store, &m->cache);
     return rc < 0 ? dk_err_set(err, rc, "no memory for a cache of %u pages", shape.pages) : 0;
 }

@@ -9,7 +9,7 @@ static const struct dk_option table[] = {
      .type = DK_OPT_U64,
      .offset = offsetof(struct worker_options, cache_mib),
      .value = "MIB",
-     .help = "memory for keys and values; 0 or absent: all sequences at full context",
+     .help = "memory for keys, values, latents and states; 0 or absent: at most half of what weights leave",
      .most = 1 << 24},
     {.name = NULL},
 };

@@ -6,7 +6,7 @@
 
 struct worker_options {
     struct dk_node_options node;
-    uint64_t cache_mib; /* for keys and values; 0: what the plan needs */
+    uint64_t cache_mib; /* for keys, values, latents and states; 0: see memory_budget.h */
 };
 
 int worker_options_parse(int argc, char **argv, struct worker_options *o, struct dk_err *err);

@@ -5,6 +5,17 @@
 #include <math.h>
 #include <stddef.h>
 
+int dk_router_check_bias(const float *bias, uint32_t experts, struct dk_err *err)
+{
+    for (uint32_t e = 0; e < experts; e++) {
+        if (!isfinite(bias[e]))
+            return dk_err_set(err, -EINVAL,
+                              "the correction bias of expert %u is %s; the file is damaged: download it again", e,
+                              isnan(bias[e]) ? "not a number" : "infinite");
+    }
+    return 0;
+}
+
 int dk_router_init(struct dk_router *r, const struct dk_model_config *c, const float *bias, struct dk_err *err)
 {
     *r = (struct dk_router){.kind = c->router,
@@ -27,11 +38,7 @@ int dk_router_init(struct dk_router *r, const struct dk_model_config *c, const f
     if (r->top_k == 0 || r->top_k > r->experts / r->groups * r->groups_kept)
         return dk_err_set(err, -EINVAL, "router: %u experts per token, but the %u kept groups have %u", r->top_k,
                           r->groups_kept, r->experts / r->groups * r->groups_kept);
-    for (uint32_t e = 0; r->kind == DK_ROUTER_GROUPS && e < r->experts; e++) {
-        if (!isfinite(r->bias[e]))
-            return dk_err_set(err, -EINVAL, "router: the correction bias of expert %u is not a number", e);
-    }
-    return 0;
+    return r->kind == DK_ROUTER_GROUPS ? dk_router_check_bias(bias, r->experts, err) : 0;
 }
 
 /* Whether expert a comes before b: the larger score, then the lower id. */

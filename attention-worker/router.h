@@ -28,6 +28,8 @@ struct dk_router {
     const float *bias;            /* GROUPS: [experts] e_score_correction_bias, finite; any sign */
 };
 
+/* -EINVAL: a bias that is NaN or infinite. Whoever knows tensor and file puts them before err's text. */
+int dk_router_check_bias(const float *bias, uint32_t experts, struct dk_err *err);
 /* From a model's config; bias [experts] must outlive it (NULL: zeros are not assumed, SOFTMAX only). -EINVAL: top_k is
  * more than the kept groups' experts, groups do not divide the experts, a bias is not finite. */
 int dk_router_init(struct dk_router *r, const struct dk_model_config *c, const float *bias, struct dk_err *err);

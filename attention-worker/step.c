@@ -46,8 +46,10 @@ int step_open(struct step *s, struct worker_model *m, const struct worker_plan *
     s->row_ok = calloc(rows_max, sizeof *s->row_ok);
     s->logits = malloc((size_t)sequences_max * c->vocab * sizeof(float));
     s->scratch = malloc((size_t)c->vocab * sizeof *s->scratch);
+    s->trace_layers = calloc(c->layers, sizeof *s->trace_layers);
     if (!s->sequences || !s->spans || !s->head_sequences || !s->head_rows || !s->ids || !s->ffn_in || !s->ffn_out ||
-        !s->router_logits || !s->expert_ids || !s->expert_weights || !s->row_ok || !s->logits || !s->scratch)
+        !s->router_logits || !s->expert_ids || !s->expert_weights || !s->row_ok || !s->logits || !s->scratch ||
+        !s->trace_layers)
         return dk_err_set(err, -ENOMEM, "no memory for steps of %u rows and %u sequences", rows_max, sequences_max);
     return 0;
 }
@@ -88,6 +90,7 @@ void step_close(struct step *s)
     free(s->row_ok);
     free(s->logits);
     free(s->scratch);
+    free(s->trace_layers);
     memset(s, 0, sizeof *s);
 }
 
@@ -125,7 +128,29 @@ static int sequence_check(struct step *s, const Dk__StepSequence *q, struct dk_e
     if (q->trace && s->traced)
         return dk_err_set(err, -EAGAIN, "sequence %llu: another one is traced in this step",
                           (unsigned long long)q->sequence_id);
+    for (size_t i = 0; i < q->n_trace_layers; i++)
+        if (q->trace_layers[i] >= s->model->config.layers)
+            return dk_err_set(err, -EINVAL, "trace_layers[%zu]: layer %u; the model has %u", i, q->trace_layers[i],
+                              s->model->config.layers);
     return 0;
+}
+
+static void begin_trace(struct step *s, struct step_sequence *seq, const struct dk_span *span)
+{
+    const Dk__StepSequence *q = seq->request;
+
+    memset(s->trace_layers, 0, s->model->config.layers * sizeof *s->trace_layers);
+    for (size_t i = 0; i < q->n_trace_layers; i++)
+        s->trace_layers[q->trace_layers[i]] = true;
+    seq->trace.bytes_max = STEP_TRACE_BYTES_MAX;
+    s->traced = seq;
+    s->trace = (struct dk_trace){.row = span->row,
+                                 .count = span->count,
+                                 .state = span->state,
+                                 .layers = q->n_trace_layers ? s->trace_layers : NULL,
+                                 .put = dk_trace_list_put,
+                                 .ctx = &seq->trace};
+    s->model->family->trace(s->model->layers, &s->trace);
 }
 
 /* Gives a sequence its cache pages and its rows in the batch. */
@@ -157,12 +182,8 @@ static void admit(struct step *s, struct step_sequence *seq)
                              .state = place.state};
     memcpy(s->ids + s->rows, q->tokens, q->n_tokens * sizeof *s->ids);
     s->rows += span->count;
-    if (!q->trace)
-        return;
-    s->traced = seq;
-    s->trace = (struct dk_trace){
-        .row = span->row, .count = span->count, .state = span->state, .put = dk_trace_list_put, .ctx = &seq->trace};
-    s->model->family->trace(s->model->layers, &s->trace);
+    if (q->trace)
+        begin_trace(s, seq, span);
 }
 
 void step_begin(struct step *s, Dk__NextStepReply *request)
@@ -176,17 +197,16 @@ void step_begin(struct step *s, Dk__NextStepReply *request)
     memset(&s->timing, 0, sizeof s->timing);
     memset(s->sequences, 0, s->sequences_max * sizeof *s->sequences);
     s->timing.begin_us = s->clock_us();
-    if (step->plan_epoch != s->fanout.plan->epoch || step->n_sequences > s->sequences_max) {
-        dk_err_set(&s->err, -ESTALE, "step %llu: plan epoch %llu with %zu sequences; this worker serves %llu with %u",
-                   (unsigned long long)step->step_id, (unsigned long long)step->plan_epoch, step->n_sequences,
-                   (unsigned long long)s->fanout.plan->epoch, s->sequences_max);
-        set_state(s, STEP_REPLY);
-        return;
-    }
     if (step->has_release_all && step->release_all)
         dk_cache_release_all(s->model->cache);
     for (size_t i = 0; i < step->n_released; i++)
         dk_cache_release(s->model->cache, step->released[i]);
+    if (step->n_sequences > s->sequences_max) {
+        dk_err_set(&s->err, -ESTALE, "step %llu: %zu sequences; this worker takes %u",
+                   (unsigned long long)step->step_id, step->n_sequences, s->sequences_max);
+        set_state(s, STEP_REPLY);
+        return;
+    }
     for (size_t i = 0; i < step->n_sequences; i++) {
         s->sequences[i].request = step->sequences[i];
         admit(s, &s->sequences[i]);
@@ -239,6 +259,7 @@ static void attend(struct step *s, uint64_t now_us)
     s->fanout.asked_us = s->clock_us();
     s->timing.send_us += s->fanout.asked_us - prepared_us;
     s->timing.operations++;
+    s->meanwhile_us = 0;
     if (rc < 0)
         step_fail(s, &err);
     else
@@ -247,15 +268,20 @@ static void attend(struct step *s, uint64_t now_us)
 
 static void meanwhile(struct step *s)
 {
-    s->model->family->meanwhile(s->model->layers, s->layer);
-    set_state(s, s->fanout.waiting ? STEP_AWAIT_DUCKS : STEP_SUM);
+    uint64_t begin_us = s->clock_us();
+    bool more = s->model->family->meanwhile(s->model->layers, s->layer);
+
+    s->meanwhile_us += s->clock_us() - begin_us;
+    if (!more)
+        set_state(s, s->fanout.waiting ? STEP_AWAIT_DUCKS : STEP_SUM);
 }
 
 static void sum(struct step *s)
 {
     uint64_t begin_us = s->clock_us();
 
-    s->timing.wait_us += begin_us - s->fanout.asked_us;
+    s->timing.wait_us += begin_us - s->fanout.asked_us - s->meanwhile_us;
+    s->timing.meanwhile_us += s->meanwhile_us;
     fanout_sum(&s->fanout, s->ffn_out);
     s->model->family->finish(s->model->layers, s->layer, s->ffn_out);
     s->timing.fetch_us += s->clock_us() - begin_us;
@@ -367,14 +393,18 @@ static void head(struct step *s)
     set_state(s, STEP_REPLY);
 }
 
-bool step_run(struct step *s, uint64_t now_us)
+bool step_run(struct step *s, uint64_t now_us, bool net_idle)
 {
     switch (s->state) {
     case STEP_ATTEND:
         attend(s, now_us);
         return true;
     case STEP_MEANWHILE:
+        if (!net_idle && s->fanout.waiting)
+            return false;
         meanwhile(s);
+        if (s->state == STEP_SUM) /* the answers were faster */
+            sum(s);
         return true;
     case STEP_SUM:
         sum(s);

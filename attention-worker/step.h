@@ -6,16 +6,20 @@
 #include "attention-worker/model.h"
 #include "attention-worker/sampler.h"
 #include "attention-worker/trace.h"
+#include "net/net.h"
 #include "wire/wire.h"
+
+/* Of one sequence's trace: the message that it travels in has a limit. */
+#define STEP_TRACE_BYTES_MAX (DK_CONTROL_BYTES_MAX / 4)
 
 /* One batched pass over the layers for the rows of several sequences, as a state machine: it stops where the ducks have
  * to answer. */
 enum step_state {
     STEP_FREE,        /* nothing to do */
     STEP_ATTEND,      /* this layer's attention, router and fan-out come next */
-    STEP_MEANWHILE,   /* rows are on their way; the worker's own part of the feed-forward comes next */
-    STEP_AWAIT_DUCKS, /* partial sums are missing */
-    STEP_SUM,         /* all partial sums are there */
+    STEP_MEANWHILE,   /* rows are on their way, and pieces of the worker's own part of the feed-forward may be left */
+    STEP_AWAIT_DUCKS, /* nothing is left but partial sums that are missing */
+    STEP_SUM,         /* all partial sums are there, and the worker's own part */
     STEP_HEAD,        /* all layers done: head and sampler come next */
     STEP_REPLY,       /* the result is ready to be taken */
     STEP_STATES
@@ -34,7 +38,7 @@ struct step_sequence {
 };
 
 struct step_timing {
-    uint64_t begin_us, prepare_us, send_us, wait_us, fetch_us, duck_max_us, weight_bytes, overtaken;
+    uint64_t begin_us, prepare_us, send_us, wait_us, meanwhile_us, fetch_us, duck_max_us, weight_bytes, overtaken;
     uint32_t operations;
 };
 
@@ -61,8 +65,10 @@ struct step {
     uint32_t *scratch;            /* [vocab] */
     struct step_sequence *traced; /* NULL: none */
     struct dk_trace trace;
+    bool *trace_layers; /* [layers] what trace points to if it wants some only */
     struct step_timing timing;
-    struct dk_err err; /* of the whole step */
+    uint64_t meanwhile_us; /* of this layer */
+    struct dk_err err;     /* of the whole step */
 };
 
 /* Allocates every buffer for a model. -ENOMEM. */
@@ -70,10 +76,11 @@ int step_open(struct step *s, struct worker_model *m, const struct worker_plan *
               uint32_t rows_max, uint32_t sequences_max, uint64_t (*clock_us)(void), struct dk_err *err);
 void step_close(struct step *s); /* a running step is aborted without a result; fine on a zeroed one */
 
-/* Takes over the reply, which has a step. State must be FREE. */
+/* Takes over the reply, which has a step of the plan's epoch. State must be FREE. */
 void step_begin(struct step *s, Dk__NextStepReply *request);
-/* Goes on as far as possible. True: something happened. */
-bool step_run(struct step *s, uint64_t now_us);
+/* Goes on by one state, or one piece of own work. net_idle: no frame can move now. While answers are missing, own work
+ * waits for that, because it keeps the thread from the frames. True: something happened. */
+bool step_run(struct step *s, uint64_t now_us, bool net_idle);
 /* Whether ducks have been asked and their answers are not yet added up. */
 bool step_is_out(const struct step *s);
 /* A transport event. Returns whether the step has taken it (and will give its data back). */

@@ -4,10 +4,6 @@
 #include <string.h>
 
 #include "attention-worker/step.h"
-#include "net/net.h"
-
-/* Of one sequence's trace: the message that it travels in has a limit. */
-#define TRACE_BYTES_MAX (DK_CONTROL_BYTES_MAX / 4)
 
 struct top_parts {
     Dk__TokenLogprob top[DK_LOGPROBS_MAX], *list[DK_LOGPROBS_MAX];
@@ -48,9 +44,12 @@ static void parts_alloc(struct sequence_parts *p, const struct step_sequence *se
         return;
     if (!p->scores || !p->score_list || !p->trace || !p->trace_list || seq->trace.no_memory)
         dk_err_set(&p->err, -ENOMEM, "no memory for the scores or the trace of %zu tokens", seq->request->n_tokens);
-    else if (seq->trace.bytes > TRACE_BYTES_MAX)
-        dk_err_set(&p->err, -E2BIG, "the trace of %zu tokens has %zu MB, at most %u are carried: give a shorter prompt",
-                   seq->request->n_tokens, seq->trace.bytes >> 20, TRACE_BYTES_MAX >> 20);
+    else if (seq->trace.too_large)
+        dk_err_set(&p->err, -E2BIG,
+                   "the trace of %zu tokens has %.1f MiB, and at most %.1f are carried: choose fewer layers "
+                   "(--trace-layers) or give a shorter prompt",
+                   seq->request->n_tokens, (double)seq->trace.bytes / (1 << 20),
+                   (double)STEP_TRACE_BYTES_MAX / (1 << 20));
 }
 
 static size_t fill_top(const struct dk_sampled *s, struct top_parts *p)
@@ -130,6 +129,7 @@ static void fill_timing(const struct step *s, Dk__StepTiming *t)
     SET(prepare_us, s->timing.prepare_us);
     SET(send_us, s->timing.send_us);
     SET(wait_us, s->timing.wait_us);
+    SET(meanwhile_us, s->timing.meanwhile_us);
     SET(fetch_us, s->timing.fetch_us);
     SET(duck_max_us, s->timing.duck_max_us);
     SET(weight_bytes, s->timing.weight_bytes);

@@ -28,11 +28,16 @@ void dk_trace_experts(const struct dk_trace *t, uint32_t layer, uint32_t top_k, 
 {
     const uint32_t shape[] = {t->count, top_k};
     size_t count = (size_t)t->count * top_k, first = (size_t)t->row * top_k;
-    int32_t *sorted_ids = malloc((count + 1) * sizeof(int32_t));
-    float *sorted = malloc((count + 1) * sizeof(float));
-    bool memory = sorted_ids && sorted;
+    int32_t *sorted_ids;
+    float *sorted;
     char name[64];
+    bool memory;
 
+    if (!dk_trace_wants(t, layer))
+        return;
+    sorted_ids = malloc((count + 1) * sizeof(int32_t));
+    sorted = malloc((count + 1) * sizeof(float));
+    memory = sorted_ids && sorted;
     if (memory && count > 0) {
         memcpy(sorted_ids, ids + first, count * sizeof(int32_t));
         memcpy(sorted, weights + first, count * sizeof(float));
@@ -73,6 +78,11 @@ void dk_trace_list_put(void *list, const char *name, enum dk_trace_type type, ui
         t.shape[i] = shape[i];
         t.bytes *= shape[i];
     }
+    l->bytes += t.bytes;
+    if (l->bytes_max && l->bytes > l->bytes_max) {
+        l->too_large = true;
+        return;
+    }
     memcpy(t.name, name, strlen(name) + 1);
     t.data = data && grow(l) ? malloc(t.bytes + 1) : NULL;
     if (!t.data) {
@@ -80,7 +90,6 @@ void dk_trace_list_put(void *list, const char *name, enum dk_trace_type type, ui
         return;
     }
     memcpy(t.data, data, t.bytes);
-    l->bytes += t.bytes;
     l->tensors[l->count++] = t;
 }
 

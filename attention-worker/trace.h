@@ -23,17 +23,24 @@ enum dk_trace_type { DK_TRACE_F32, DK_TRACE_I32 };
 struct dk_trace {
     uint32_t row, count; /* of the step */
     uint32_t state;      /* the span's slot */
+    const bool *layers; /* [layers of the model] those that are wanted, NULL: all; what belongs to no layer always is */
     /* data is host memory, valid during the call; NULL: there was no memory for it. */
     void (*put)(void *ctx, const char *name, enum dk_trace_type type, uint32_t rank, const uint32_t *shape,
                 const void *data);
     void *ctx;
 };
 
-/* Puts layer.N.moe.expert_ids and expert_weights; ids and weights [rows of the step][top_k] as dk_route gives them. */
+static inline bool dk_trace_wants(const struct dk_trace *t, uint32_t layer)
+{
+    return !t->layers || t->layers[layer];
+}
+
+/* Puts layer.N.moe.expert_ids and expert_weights if the layer is wanted; ids and weights [rows of the step][top_k] as
+ * dk_route gives them. */
 void dk_trace_experts(const struct dk_trace *t, uint32_t layer, uint32_t top_k, const int32_t *ids,
                       const float *weights);
 
-/* A sink that keeps everything. */
+/* A sink that keeps what comes, up to a limit. */
 struct dk_trace_tensor {
     char name[64];
     enum dk_trace_type type;
@@ -43,9 +50,11 @@ struct dk_trace_tensor {
 };
 
 struct dk_trace_list {
+    size_t bytes_max;                /* beyond it nothing more is kept; 0: no limit */
     struct dk_trace_tensor *tensors; /* in the order of their calls */
-    size_t count, capacity, bytes;
-    bool no_memory; /* something is missing */
+    size_t count, capacity;
+    size_t bytes;              /* of all that came, kept or not */
+    bool too_large, no_memory; /* something is missing */
 };
 
 void dk_trace_list_put(void *list, const char *name, enum dk_trace_type type, uint32_t rank, const uint32_t *shape,

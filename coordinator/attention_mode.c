@@ -8,7 +8,7 @@
 
 bool dk_attention_ends(const struct dk_coordinator *c)
 {
-    return c->plan->has_full_attention && c->plan->full_attention && c->plan->context == c->model.config.index.top_k;
+    return c->plan->full_attention && !c->plan->allow_full && c->plan->context == c->model.config.index.top_k;
 }
 
 int dk_attention_mode(const Dk__LoadRequest *q, const struct dk_model_config *m, uint32_t *context, struct dk_err *err)

@@ -234,6 +234,7 @@ static int plan_make(struct dk_coordinator *c, const Dk__LoadRequest *q, const s
     plan->context = context;
     plan->has_full_attention = m->config.index.heads > 0;
     plan->full_attention = q->attention == DK__ATTENTION_MODE__FULL;
+    plan->has_allow_full = plan->allow_full = q->has_allow_full && q->allow_full;
     plan->backend = strdup(q->backend);
     plan->has_sequences = true;
     plan->sequences = c->options.running_max;

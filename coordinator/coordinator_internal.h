@@ -28,9 +28,13 @@
 #define DK_CACHE_PAGE        16u        /* tokens: what the worker's cache is given out in */
 #define DK_FINISHED_MAX      256u       /* sequences kept for readers after their end */
 #define DK_VALUES_STEP_BYTES (4u << 20) /* logits and scores asked for in one step, if of more than one row */
-#define DK_READ_REPLY_BYTES  (4u << 20) /* events in one reply, if more than one */
-#define DK_READ_EVENTS_MAX   4096u
-#define DK_TEXT_BYTES_MAX    (4u << 20) /* longest text that is made into tokens */
+/* Values of all sequences that are not read yet: eight sequences at their own limit. Beyond it no step asks for more.
+ */
+#define DK_VALUES_ALL_BYTES (8ull * DK_VALUES_UNREAD_BYTES)
+#define DK_VALUES_GRACE_US  5000000ull /* beyond it: of a client that does not read, whose values are then dropped */
+#define DK_READ_REPLY_BYTES (4u << 20) /* events in one reply, if more than one */
+#define DK_READ_EVENTS_MAX  4096u
+#define DK_TEXT_BYTES_MAX   (4u << 20) /* longest text that is made into tokens */
 
 struct dk_member {
     Dk__HeartbeatRequest *beat;   /* its last one */
@@ -84,7 +88,8 @@ struct dk_coordinator {
     Dk__Step *step;         /* handed to the worker, result not here yet; NULL: none */
     uint32_t step_instance; /* worker that it was made for */
     uint64_t step_next;
-    uint64_t *released; /* [2 * running_max] ended sequences that the worker may still have a cache of */
+    bool step_was_trace; /* the last step was for a trace alone */
+    uint64_t *released;  /* [2 * running_max] ended sequences that the worker may still have a cache of */
     uint32_t released_count;
     bool release_all; /* the worker may have caches of sequences that nobody here knows */
 
@@ -156,11 +161,18 @@ uint32_t dk_running_max(const struct dk_coordinator *c); /* what the options and
 uint32_t dk_step_rows(const struct dk_coordinator *c);   /* the same */
 
 /* ---- prompt_values.c */
-/* Bytes of a trace of so many tokens, names included. */
-uint64_t dk_trace_bytes(const struct dk_model_config *m, uint32_t tokens);
+/* Bytes of a trace of so many tokens, names included. layers [layer_count]: rising, those that are wanted; count 0:
+ * all. The tensors are those of attention-worker/trace.h. */
+uint64_t dk_trace_bytes(const struct dk_model_config *m, const uint32_t *layers, uint32_t layer_count, uint32_t tokens);
 /* What is wrong with the values that the worker sent for a sequence; NULL: nothing. */
 const char *dk_values_defect(const struct dk_coordinator *c, const Dk__StepSequence *given,
                              const Dk__SequenceResult *r);
+uint64_t dk_values_unread(const struct dk_coordinator *c); /* bytes, of all sequences */
+/* Makes room when all are too many: those of clients that have not been heard for long go, the longest silent first,
+ * and their sequences end with RESOURCE_EXHAUSTED. */
+void dk_values_tick(struct dk_coordinator *c);
+/* What is wrong with alternatives of a token; NULL: nothing. */
+const char *dk_top_defect(const struct dk_coordinator *c, Dk__TokenLogprob *const *top, size_t count);
 /* Makes events of them. False: no memory. */
 bool dk_values_take(struct dk_sequence *s, const Dk__StepSequence *given, const Dk__SequenceResult *r);
 

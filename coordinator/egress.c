@@ -89,6 +89,7 @@ void dk_sequences_fail(struct dk_coordinator *c, Dk__Code code, const char *text
 
 void dk_sequences_tick(struct dk_coordinator *c)
 {
+    dk_values_tick(c);
     for (uint32_t i = 0; i < c->sequence_count;) {
         struct dk_sequence *s = c->sequences[i];
         bool away = !s->readers_parked && c->now_us - s->contact_us > DK_GRACE_US;
@@ -163,13 +164,16 @@ static void finish_score(struct dk_coordinator *c, struct dk_sequence *s)
 static const char *result_defect(const struct dk_coordinator *c, const Dk__StepSequence *given,
                                  const Dk__SequenceResult *r)
 {
+    const char *defect;
+
     if (!r)
         return "the worker's result does not mention this sequence";
     if (given->sample && !r->has_token)
         return "the worker sampled no token";
     if (given->sample && r->token >= c->model.config.vocab)
         return "the worker sampled a token outside the vocabulary";
-    return dk_values_defect(c, given, r);
+    defect = given->sample ? dk_top_defect(c, r->top, r->n_top) : NULL;
+    return defect ? defect : dk_values_defect(c, given, r);
 }
 
 static void apply_one(struct dk_coordinator *c, const Dk__StepSequence *given, const Dk__StepResult *result)
@@ -226,6 +230,7 @@ static void add_timing(Dk__StepTiming *sum, const Dk__StepTiming *t)
     ADD(prepare_us);
     ADD(send_us);
     ADD(wait_us);
+    ADD(meanwhile_us);
     ADD(fetch_us);
     ADD(duck_max_us);
     ADD(weight_bytes);

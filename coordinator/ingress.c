@@ -8,6 +8,9 @@
 
 /* Text in, tokens made, sequence opened. Every check is made before anything is kept. */
 
+#define LAYERS_MAX      sizeof((struct dk_model_config *)0)->mixer /* one byte each */
+#define TRACE_BYTES_MAX (DK_CONTROL_BYTES_MAX / 4)                 /* of the worker's result with a trace */
+
 static int model_missing(const struct dk_coordinator *c, struct dk_outbox *out, void *call)
 {
     if (!c->has_model) {
@@ -18,15 +21,19 @@ static int model_missing(const struct dk_coordinator *c, struct dk_outbox *out, 
     return 0;
 }
 
-/* Text of a client to ids. */
-static int encode(const struct dk_coordinator *c, const char *text, uint32_t **ids, size_t *count, struct dk_err *err)
+typedef int encode_fn(const struct dk_tokenizer *t, const char *text, size_t bytes, uint32_t **ids, size_t *count,
+                      struct dk_err *err);
+
+/* Text of a client to ids. fn: with or without the tokens that stand before a prompt. */
+static int encode(const struct dk_coordinator *c, encode_fn *fn, const char *text, uint32_t **ids, size_t *count,
+                  struct dk_err *err)
 {
     size_t bytes = strlen(text);
 
     if (bytes > DK_TEXT_BYTES_MAX)
         return dk_err_set(err, -EINVAL, "the text has %zu bytes, more than the %u that are taken", bytes,
                           DK_TEXT_BYTES_MAX);
-    return dk_tokenizer_encode(c->model.tokenizer, text, bytes, ids, count, err);
+    return fn(c->model.tokenizer, text, bytes, ids, count, err);
 }
 
 /* A JSON array of a client. name: of the field. */
@@ -58,6 +65,23 @@ static int load_tools(const char *text, json_t **out, struct dk_err *err)
     return rc;
 }
 
+/* What the format has no place for: tools would be lost without a word. A switch that it has not only goes to the log,
+ * because it tells how an answer should be, not what is asked. */
+static int check_format(const struct dk_coordinator *c, const json_t *tools, enum dk_thinking thinking,
+                        struct dk_err *err)
+{
+    const char *name = dk_chat_format_name(c->model.chat);
+
+    if (json_array_size(tools) && !dk_chat_takes_tools(c->model.chat))
+        return dk_err_set(err, -EINVAL,
+                          "tools_json: the chat format %s has no tools; leave --tools out, or describe them in the "
+                          "system message",
+                          name);
+    if (thinking != DK_THINKING_DEFAULT && !dk_chat_has_switch(c->model.chat))
+        dk_log(DK_LOG_WARN, "chat.no_switch", "format=%s text=\"the format cannot switch thinking on or off\"", name);
+    return 0;
+}
+
 /* tools_json: NULL if there are none. */
 static int encode_messages(const struct dk_coordinator *c, const json_t *messages, const char *tools_json,
                            enum dk_thinking thinking, uint32_t **ids, size_t *count, struct dk_err *err)
@@ -69,7 +93,9 @@ static int encode_messages(const struct dk_coordinator *c, const json_t *message
     if (rc == 0)
         rc = dk_chat_render(c->model.chat, messages, tools, thinking, 1, &text, err);
     if (rc == 0)
-        rc = encode(c, text, ids, count, err);
+        rc = check_format(c, tools, thinking, err);
+    if (rc == 0)
+        rc = encode(c, dk_tokenizer_encode, text, ids, count, err);
     free(text);
     json_decref(tools);
     return rc;
@@ -134,7 +160,7 @@ static int make_prompt(const struct dk_coordinator *c, const Dk__SubmitRequest *
 {
     switch (q->prompt_case) {
     case DK__SUBMIT_REQUEST__PROMPT_TEXT:
-        return encode(c, q->text, ids, count, err);
+        return encode(c, dk_tokenizer_encode_prompt, q->text, ids, count, err);
     case DK__SUBMIT_REQUEST__PROMPT_IDS:
         return take_ids(q->ids, ids, count, err);
     case DK__SUBMIT_REQUEST__PROMPT_CHAT:
@@ -191,17 +217,63 @@ static int check_options(const struct dk_coordinator *c, const Dk__SubmitRequest
     if (q->tools_json && q->prompt_case != DK__SUBMIT_REQUEST__PROMPT_CHAT &&
         q->prompt_case != DK__SUBMIT_REQUEST__PROMPT_MESSAGES_JSON)
         return dk_err_set(err, -EINVAL, "tools_json: goes with chat or messages_json, which the chat template renders");
+    if (q->n_trace_layers && !(q->has_trace && q->trace))
+        return dk_err_set(err, -EINVAL, "trace_layers: goes with trace, which is not asked for");
+    for (size_t i = 0; i < q->n_trace_layers; i++)
+        if (q->trace_layers[i] >= c->model.config.layers)
+            return dk_err_set(err, -EINVAL, "trace_layers[%zu]: there is no layer %u: the model has %u, from 0 on", i,
+                              q->trace_layers[i], c->model.config.layers);
     return q->has_score && q->score ? check_score(q, err) : 0;
+}
+
+/* The layers of a trace, rising and once each; the ids have been checked. Returns how many; 0: all. */
+static uint32_t trace_layers(const Dk__SubmitRequest *q, uint32_t out[LAYERS_MAX])
+{
+    bool wanted[LAYERS_MAX] = {false};
+    uint32_t count = 0;
+
+    for (size_t i = 0; i < q->n_trace_layers; i++)
+        wanted[q->trace_layers[i]] = true;
+    for (uint32_t i = 0; i < LAYERS_MAX; i++)
+        if (wanted[i])
+            out[count++] = i;
+    return count;
+}
+
+/* Of the worker's result. */
+static uint64_t trace_result_bytes(const struct dk_coordinator *c, const Dk__SubmitRequest *q, const uint32_t *layers,
+                                   uint32_t layer_count, uint32_t tokens)
+{
+    const struct dk_model_config *m = &c->model.config;
+    uint64_t logits = q->has_want_logits && q->want_logits ? (uint64_t)tokens * m->vocab * sizeof(float) : 0;
+
+    return dk_trace_bytes(m, layers, layer_count, tokens) + logits;
+}
+
+/* What would make a trace of these layers fit. */
+static const char *trace_way_out(const struct dk_coordinator *c, const Dk__SubmitRequest *q, const uint32_t *layers,
+                                 uint32_t layer_count, uint32_t tokens)
+{
+    uint32_t chosen = layer_count ? layer_count : c->model.config.layers;
+    bool shorter = trace_result_bytes(c, q, layers, layer_count, 1) <= TRACE_BYTES_MAX, fewer = false;
+
+    for (uint32_t i = 0; i < chosen && chosen > 1 && !fewer; i++)
+        fewer = trace_result_bytes(c, q, layer_count ? &layers[i] : &i, 1, tokens) <= TRACE_BYTES_MAX;
+    if (fewer && shorter)
+        return "choose fewer layers (trace_layers, --trace-layers) or shorten the prompt";
+    if (fewer)
+        return "choose fewer layers (trace_layers, --trace-layers); a shorter prompt alone does not help";
+    if (shorter)
+        return "shorten the prompt";
+    return "choose fewer layers (trace_layers, --trace-layers) and shorten the prompt";
 }
 
 /* A trace comes in one result of the worker: the whole prompt must fit into one step, and the values into a message. */
 static int check_trace(const struct dk_coordinator *c, const Dk__SubmitRequest *q, uint32_t count, struct dk_err *err)
 {
-    const struct dk_model_config *m = &c->model.config;
-    uint64_t most = DK_CONTROL_BYTES_MAX / 4, bytes = dk_trace_bytes(m, count);
+    uint32_t layers[LAYERS_MAX], layer_count = trace_layers(q, layers);
+    uint64_t bytes = trace_result_bytes(c, q, layers, layer_count, count);
 
-    if (q->has_want_logits && q->want_logits)
-        bytes += (uint64_t)count * m->vocab * sizeof(float);
     if (count > dk_step_rows(c))
         return dk_err_set(err, -EINVAL,
                           "trace: the prompt has %u tokens, and a step takes %u: a trace needs the whole prompt in one "
@@ -211,11 +283,27 @@ static int check_trace(const struct dk_coordinator *c, const Dk__SubmitRequest *
         return dk_err_set(err, -EINVAL,
                           "trace: the prompt has %u tokens and goes into one step, which prefill_chunk %u forbids",
                           count, q->prefill_chunk);
-    if (bytes > most)
-        return dk_err_set(err, -EINVAL,
-                          "trace: the values of %u tokens of this model take %.1f MiB, and at most %.1f MiB are sent; "
-                          "shorten the prompt",
-                          count, (double)bytes / (1 << 20), (double)most / (1 << 20));
+    if (bytes > TRACE_BYTES_MAX)
+        return dk_err_set(
+            err, -EINVAL,
+            "trace: the values of %u tokens in %u layers of this model take %.1f MiB, and at most %.1f MiB "
+            "are sent; %s",
+            count, layer_count ? layer_count : c->model.config.layers, (double)bytes / (1 << 20),
+            (double)TRACE_BYTES_MAX / (1 << 20), trace_way_out(c, q, layers, layer_count, count));
+    return 0;
+}
+
+static int set_trace_layers(const Dk__SubmitRequest *q, struct dk_sequence *s)
+{
+    uint32_t layers[LAYERS_MAX], count = trace_layers(q, layers);
+
+    if (!count)
+        return 0;
+    s->trace_layers = malloc(count * sizeof *s->trace_layers);
+    if (!s->trace_layers)
+        return -ENOMEM;
+    memcpy(s->trace_layers, layers, count * sizeof *layers);
+    s->trace_layer_count = count;
     return 0;
 }
 
@@ -255,6 +343,16 @@ static Dk__SubmitReply *submit_reply(const struct dk_sequence *s)
     return r;
 }
 
+/* For a prompt that is too long. */
+static const char *context_way_out(const struct dk_coordinator *c)
+{
+    if (dk_attention_ends(c))
+        return "shorten it, or load the model with --attention sparse or --allow-full";
+    if (c->plan->context == c->model.config.context_max)
+        return "shorten it: the model can do no more";
+    return "shorten it or load the model with a larger context";
+}
+
 /* How many tokens may be generated. */
 static int answer_room(struct dk_coordinator *c, const Dk__SubmitRequest *q, size_t count, uint32_t *max_tokens,
                        struct dk_err *err)
@@ -269,10 +367,8 @@ static int answer_room(struct dk_coordinator *c, const Dk__SubmitRequest *q, siz
                  "with the indexer's selection)",
                  context);
     if (count + least > context)
-        return dk_err_set(err, -EINVAL,
-                          "the prompt has %zu tokens, and the context of %u must hold it%s%s; shorten it or load the "
-                          "model with a larger context",
-                          count, context, least ? " and at least one token of the answer" : "", why);
+        return dk_err_set(err, -EINVAL, "the prompt has %zu tokens, and the context of %u must hold it%s%s; %s", count,
+                          context, least ? " and at least one token of the answer" : "", why, context_way_out(c));
     room = context - (uint32_t)count;
     *max_tokens = !least ? 0 : q->has_max_tokens && q->max_tokens < room ? q->max_tokens : room;
     if (least && !q->has_max_tokens && cache > count && cache < context)
@@ -335,7 +431,8 @@ void dk_submit_handle(struct dk_coordinator *c, void *call, const Dk__SubmitRequ
         open_sequence(c, q, ids, count, &s, &err) < 0)
         goto fail;
     ids = NULL;
-    if (dk_stop_filter_init(&s->stop, q->stop, (uint32_t)q->n_stop) < 0 || dk_sequence_add(c, s) < 0) {
+    if (dk_stop_filter_init(&s->stop, q->stop, (uint32_t)q->n_stop) < 0 || set_trace_layers(q, s) < 0 ||
+        dk_sequence_add(c, s) < 0) {
         dk_err_set(&err, -ENOMEM, "out of memory");
         goto fail;
     }
@@ -359,7 +456,7 @@ void dk_tokenize_handle(struct dk_coordinator *c, void *call, const Dk__Tokenize
 
     if (model_missing(c, out, call))
         return;
-    if (encode(c, q->text, &ids, &count, &err) < 0) {
+    if (encode(c, dk_tokenizer_encode, q->text, &ids, &count, &err) < 0) {
         dk_outbox_fail_err(out, call, &err);
         return;
     }

@@ -44,6 +44,8 @@ static const char *plan_defect(const Dk__Plan *p)
         return "its unit, context or back end is missing or wrong";
     if (!p->sequences || p->sequences > DK_PLAN_SEQUENCES_MAX || p->rows <= p->sequences || p->rows > DK_PLAN_ROWS_MAX)
         return "its rows or sequences are out of range";
+    if (p->allow_full && !p->full_attention)
+        return "it allows full attention and has not got it";
     return slots_defect(p);
 }
 

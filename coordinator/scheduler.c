@@ -181,15 +181,20 @@ static uint32_t prefill_rows(const struct dk_coordinator *c, const struct dk_seq
     return rows > room ? (uint32_t)room : rows;
 }
 
-/* A trace is large, and its whole prompt must fit: the next step is for the oldest sequence that waits for one, and the
- * others pause. */
+static bool awaits_trace(const struct dk_sequence *s)
+{
+    return s->state == DK_SEQUENCE_PREFILL && s->trace && wants_values_next(s);
+}
+
+/* A trace is large, and its whole prompt must fit: a step is for the oldest sequence that waits for one, and the others
+ * pause. False: none waits. */
 static bool share_to_trace(struct dk_coordinator *c)
 {
     bool found = false;
 
     for (uint32_t i = 0; i < c->sequence_count; i++) {
         struct dk_sequence *s = c->sequences[i];
-        bool takes = !found && s->state == DK_SEQUENCE_PREFILL && s->trace && wants_values_next(s);
+        bool takes = !found && awaits_trace(s);
 
         s->rows_now = takes ? s->prompt_len : 0;
         found |= takes;
@@ -197,22 +202,21 @@ static bool share_to_trace(struct dk_coordinator *c)
     return found;
 }
 
-/* Sets rows_now of all sequences and returns how many have any. Decoding ones get their row; the rest of the budget
- * goes to prompts in equal shares, and what a short prompt leaves over to the oldest that can use it. */
-static uint32_t share_rows(struct dk_coordinator *c)
+/* Sets rows_now of all sequences but those that wait for a trace, and returns how many have any. Decoding ones get
+ * their row; the rest of the budget goes to prompts in equal shares, and what a short prompt leaves over to the oldest
+ * that can use it. values: those of prompts may be asked for. */
+static uint32_t share_to_others(struct dk_coordinator *c, bool values)
 {
-    struct value_budget budget = {.left = DK_VALUES_STEP_BYTES};
+    struct value_budget budget = {.left = values ? DK_VALUES_STEP_BYTES : 0, .used = !values};
     uint32_t left = dk_step_rows(c), waiting = 0, count = 0, share;
 
-    if (share_to_trace(c))
-        return 1;
     for (uint32_t i = 0; i < c->sequence_count; i++) {
         struct dk_sequence *s = c->sequences[i];
 
         s->rows_now = s->state == DK_SEQUENCE_DECODE ? 1 : 0;
         left -= s->rows_now;
         count += s->rows_now;
-        waiting += s->state == DK_SEQUENCE_PREFILL;
+        waiting += s->state == DK_SEQUENCE_PREFILL && !awaits_trace(s);
     }
     share = waiting ? left / waiting : 0;
     if (!share)
@@ -223,7 +227,7 @@ static uint32_t share_rows(struct dk_coordinator *c)
             struct dk_sequence *s = c->sequences[i];
             uint32_t most, rows = round == 0 ? share : left;
 
-            if (s->state != DK_SEQUENCE_PREFILL)
+            if (s->state != DK_SEQUENCE_PREFILL || awaits_trace(s))
                 continue;
             most = prefill_rows(c, s, &budget) - s->rows_now;
             if (rows > most)
@@ -236,6 +240,21 @@ static uint32_t share_rows(struct dk_coordinator *c)
             if (wants_values_next(s))
                 budget_take(&budget, rows * row_value_bytes(c, s));
         }
+    return count;
+}
+
+/* Sets rows_now of all sequences and returns how many have any. Traces and the others take turns, so that neither waits
+ * for more than one step of the other. */
+static uint32_t share_rows(struct dk_coordinator *c)
+{
+    bool values = dk_values_unread(c) < DK_VALUES_ALL_BYTES, trace = values && !c->step_was_trace && share_to_trace(c);
+    uint32_t count = trace ? 1 : share_to_others(c, values);
+
+    if (!count && values) {
+        trace = share_to_trace(c);
+        count = trace;
+    }
+    c->step_was_trace = trace;
     return count;
 }
 
@@ -255,25 +274,38 @@ static Dk__Sampling *sampling_of(const struct dk_sequence *s)
     return m;
 }
 
-/* end: the position behind the tokens of m. */
-static void ask_values(const struct dk_sequence *s, uint32_t end, Dk__StepSequence *m)
+static bool ask_trace(const struct dk_sequence *s, Dk__StepSequence *m)
+{
+    m->has_trace = m->trace = s->trace;
+    if (!s->trace_layer_count)
+        return true;
+    m->trace_layers = malloc(s->trace_layer_count * sizeof *m->trace_layers);
+    if (!m->trace_layers)
+        return false;
+    memcpy(m->trace_layers, s->trace_layers, s->trace_layer_count * sizeof *m->trace_layers);
+    m->n_trace_layers = s->trace_layer_count;
+    return true;
+}
+
+/* end: the position behind the tokens of m. False: no memory. */
+static bool ask_values(const struct dk_sequence *s, uint32_t end, Dk__StepSequence *m)
 {
     m->has_want_logits = m->want_logits = s->want_logits;
-    m->has_trace = m->trace = s->trace;
     m->has_score = m->score = s->score;
-    if (!s->score)
-        return;
-    m->has_score_top = true;
-    m->score_top = s->logprobs;
-    m->has_next_token = end < s->prompt_len;
-    if (m->has_next_token)
-        m->next_token = s->tokens[end];
+    if (s->score) {
+        m->has_score_top = true;
+        m->score_top = s->logprobs;
+        m->has_next_token = end < s->prompt_len;
+        m->next_token = m->has_next_token ? s->tokens[end] : 0;
+    }
+    return ask_trace(s, m);
 }
 
 static Dk__StepSequence *step_sequence(const struct dk_sequence *s)
 {
     Dk__StepSequence *m = dk_message_new(&dk__step_sequence__descriptor);
     uint32_t end = s->cached + s->rows_now;
+    bool asked;
 
     if (!m)
         return NULL;
@@ -283,9 +315,8 @@ static Dk__StepSequence *step_sequence(const struct dk_sequence *s)
     m->has_sample = m->sample = !s->score && end == dk_sequence_total(s);
     if (m->sample)
         m->sampling = sampling_of(s);
-    if (wants_values_next(s))
-        ask_values(s, end, m);
-    if (!m->tokens || (m->sample && !m->sampling)) {
+    asked = !wants_values_next(s) || ask_values(s, end, m);
+    if (!asked || !m->tokens || (m->sample && !m->sampling)) {
         dk_message_free(m);
         return NULL;
     }

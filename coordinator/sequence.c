@@ -52,6 +52,7 @@ void dk_sequence_free(struct dk_sequence *s)
         dk_message_free(s->events[i]);
     free(s->events);
     free(s->tokens);
+    free(s->trace_layers);
     dk_stop_filter_fini(&s->stop);
     free(s);
 }

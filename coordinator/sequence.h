@@ -38,6 +38,8 @@ struct dk_sequence {
     bool want_logprob, want_logits, ignore_eos;
     bool score;             /* nothing is generated: it ends with the scores of its prompt */
     bool trace;             /* the whole prompt goes into one step, alone */
+    uint32_t *trace_layers; /* [trace_layer_count] rising; count 0: all */
+    uint32_t trace_layer_count;
     uint32_t prefill_chunk; /* most tokens of a prefill chunk; 0: no limit of its own */
     uint32_t told;          /* prompt positions whose values are in events; they are not asked for again */
 

@@ -66,10 +66,25 @@ struct dk_states_shape {
                     * channels */
 };
 
+/* The stores that a model opens: those of 0 layers, or of a top_k of 0, are not opened. */
+struct dk_stores_shape {
+    struct dk_kv_shape kv;
+    struct dk_latents_shape latents;
+    struct dk_states_shape states;
+    uint32_t top_k; /* of picks */
+};
+
+struct dk_stores_bytes {
+    uint64_t page;  /* one page of all layers of kv and latents */
+    uint64_t slot;  /* one slot of all layers of states */
+    uint64_t fixed; /* the scratch of rows, and what the stores take whatever their pages and slots */
+};
+
 /* What a weight is used for decides how it is kept. */
 enum dk_weight_use {
     DK_WEIGHT_VECTOR,   /* all elements in a row, widened to f32 */
     DK_WEIGHT_ONE_PLUS, /* the same, plus 1 */
+    DK_WEIGHT_TAPS,     /* [channels][1][taps] of a depthwise convolution: [taps][channels] f32 */
     DK_WEIGHT_MATRIX,   /* [rows][cols] for linear: packed; FP8 stays FP8 with its scales */
     DK_WEIGHT_TABLE,    /* [rows][cols] for embed: rows as stored */
 };
@@ -88,11 +103,11 @@ enum dk_rope_pairs {
     DK_ROPE_NEIGHBOURS, /* (2i, 2i + 1) */
 };
 
-/* Inputs of Gated DeltaNet for one layer, besides the rows. Vectors, [value_heads] each. */
+/* Inputs of Gated DeltaNet for one layer, besides the rows. */
 struct dk_delta_weights {
-    const struct dk_weight *conv;  /* [channels * taps], the last tap meets the newest input */
-    const struct dk_weight *a_log; /* decay: g = -exp(a_log) * softplus(a + dt_bias) */
-    const struct dk_weight *dt_bias;
+    const struct dk_weight *conv;    /* TAPS; the last tap meets the newest input */
+    const struct dk_weight *a_log;   /* [value_heads] decay: g = -exp(a_log) * softplus(a + dt_bias) */
+    const struct dk_weight *dt_bias; /* [value_heads] */
 };
 
 struct dk_backend_ops {
@@ -100,6 +115,9 @@ struct dk_backend_ops {
     /* -EINVAL, -ENOTSUP: the ISA; -ENOMEM. */
     int (*open)(const struct dk_backend_config *c, struct dk_backend **out, struct dk_err *err);
     void (*close)(struct dk_backend *b); /* after all weights and caches; NULL is fine */
+    /* What a back end opened with c will take beside weights. Pages and slots of the shapes are not read. */
+    void (*stores_bytes)(const struct dk_backend_config *c, const struct dk_stores_shape *s,
+                         struct dk_stores_bytes *out);
 
     /* Copied: the checkpoint may be closed afterwards. scales: NULL unless the weight is an FP8 matrix. -ENOMEM;
      * -EINVAL: a NaN code or a bad scale; err names the tensor. */
@@ -197,10 +215,11 @@ struct dk_backend_ops {
      *   q = q * rsqrt(sum q^2 + 1e-6) * key_dim^-0.5,  k = k * rsqrt(sum k^2 + 1e-6),  beta = sigmoid(b[h])
      *   S = exp(g) S;  d = beta (v - S^T k);  S = S + k d^T;  y[h] = S^T q
      * A span at position 0 begins with zero inputs and a zero state, whatever the slot held. x is overwritten by the
-     * convolution's output. b, a [value_heads], y [value_heads * value_dim]. Both states of the slot are updated. */
+     * convolution's output. b_rows and a_rows are the b and a of the formulas, as projected, [value_heads] each;
+     * y [value_heads * value_dim]. Both states of the slot are updated. */
     void (*delta)(struct dk_backend *b, struct dk_states *s, uint32_t layer, const struct dk_span *spans,
-                  uint32_t span_count, const struct dk_delta_weights *w, struct dk_rows x, struct dk_rows beta,
-                  struct dk_rows a, struct dk_rows y);
+                  uint32_t span_count, const struct dk_delta_weights *w, struct dk_rows x, struct dk_rows b_rows,
+                  struct dk_rows a_rows, struct dk_rows y);
     /* To host memory: the convolution's last inputs [channels][taps - 1], oldest first, and the recurrent state
      * [value_heads][key_dim][value_dim]. */
     void (*states_download)(struct dk_backend *b, const struct dk_states *s, uint32_t layer, uint32_t slot, float *conv,

@@ -88,6 +88,7 @@ int dk_decoder_load(const struct dk_family_load *l, void (*mix)(const struct dk_
     m->mix = mix;
     m->context = (struct dk_piece_context){
         .ops = l->ops, .backend = l->backend, .config = &m->config, .checkpoint = l->checkpoint};
+    m->mla.full_attention = l->full_attention; /* before scratch is taken: the indexer's is not */
     l->ops->rows_reset(l->backend);
     rc = dk_decoder_take(m, err);
     if (rc == 0)
@@ -124,7 +125,7 @@ void dk_decoder_begin(struct dk_family_model *m, const struct dk_family_batch *b
     struct dk_piece_context *c = &m->context;
 
     c->batch = *batch;
-    c->trace = m->trace;
+    c->trace = m->step_trace = m->trace;
     assert(!c->trace || (c->trace->row <= batch->rows && c->trace->count <= batch->rows - c->trace->row));
     dk_token_ends_embed(c, &m->ends);
     c->ops->rope_angles(c->backend, batch->spans, batch->span_count, m->inverse_frequency, m->rope_factor, c->angles);
@@ -132,9 +133,10 @@ void dk_decoder_begin(struct dk_family_model *m, const struct dk_family_batch *b
 
 void dk_decoder_attend(struct dk_family_model *m, uint32_t layer, float *ffn_in, float *router_logits)
 {
-    const struct dk_piece_context *c = &m->context;
+    struct dk_piece_context *c = &m->context;
     uint32_t n = c->batch.rows;
 
+    c->trace = m->step_trace && dk_trace_wants(m->step_trace, layer) ? m->step_trace : NULL;
     c->ops->rmsnorm(c->backend, n, c->x, c->config->hidden, m->input_norms[layer], c->config->rms_eps, c->h);
     m->mix(m, layer);
     dk_piece_trace(c, layer, "mixer_out", 0, c->h);
@@ -147,18 +149,21 @@ const struct dk_router *dk_decoder_router(const struct dk_family_model *m, uint3
     return m->config.layer_is_moe[layer] ? &m->ffn.layers[layer].router : NULL;
 }
 
-void dk_decoder_meanwhile(struct dk_family_model *m, uint32_t layer)
+bool dk_decoder_meanwhile(struct dk_family_model *m, uint32_t layer)
 {
-    dk_ffn_side_shared(&m->context, layer, &m->ffn);
+    return dk_ffn_side_shared(&m->context, layer, &m->ffn);
 }
 
 void dk_decoder_finish(struct dk_family_model *m, uint32_t layer, const float *ffn_out)
 {
-    const struct dk_piece_context *c = &m->context;
+    struct dk_piece_context *c = &m->context;
 
+    while (dk_decoder_meanwhile(m, layer))
+        continue;
     dk_ffn_side_output(c, layer, &m->ffn, ffn_out);
     dk_piece_trace(c, layer, "out", 0, c->x);
     /* The head is asked for some rows only, perhaps several times; the trace wants all of its own at once. */
+    c->trace = m->step_trace;
     if (c->trace && layer + 1 == c->config->layers) {
         dk_token_ends_norm(c, &m->ends);
         dk_piece_trace(c, DK_PIECE_NO_LAYER, "final_norm", 0, c->h);

@@ -25,7 +25,7 @@ struct dk_family_model {
     struct dk_ffn_side ffn;
     float *inverse_frequency; /* [rope.dims / 2] */
     float rope_factor;
-    const struct dk_trace *trace; /* from the next step on */
+    const struct dk_trace *trace, *step_trace; /* from the next step on; of this step */
 };
 
 /* Takes the scratch of everything that the model has; with a context without a back end it only counts it. */
@@ -37,7 +37,7 @@ void dk_decoder_close(struct dk_family_model *m);
 void dk_decoder_begin(struct dk_family_model *m, const struct dk_family_batch *batch);
 void dk_decoder_attend(struct dk_family_model *m, uint32_t layer, float *ffn_in, float *router_logits);
 const struct dk_router *dk_decoder_router(const struct dk_family_model *m, uint32_t layer);
-void dk_decoder_meanwhile(struct dk_family_model *m, uint32_t layer);
+bool dk_decoder_meanwhile(struct dk_family_model *m, uint32_t layer);
 void dk_decoder_finish(struct dk_family_model *m, uint32_t layer, const float *ffn_out);
 void dk_decoder_head(struct dk_family_model *m, const uint32_t *rows, uint32_t count, float *logits);
 void dk_decoder_copy_page(struct dk_family_model *m, uint32_t from, uint32_t to);

@@ -20,28 +20,23 @@ int dk_delta_take(struct dk_piece_context *c, struct dk_delta *d, struct dk_err 
     return dk_piece_take(c, rows, sizeof(rows) / sizeof(rows[0]), err);
 }
 
-uint64_t dk_delta_slot_bytes(const struct dk_model_config *c)
+struct dk_states_shape dk_delta_shape(const struct dk_family_load *l)
 {
-    const struct dk_delta_config *d = &c->delta;
-    uint64_t layers = dk_piece_layers(c, DK_MIXER_DELTA);
+    const struct dk_delta_config *d = &l->config->delta;
 
-    if (layers == 0)
-        return 0;
-    return layers * sizeof(float) *
-           ((uint64_t)channels_of(d) * (d->conv_taps - 1) + (uint64_t)d->value_heads * d->key_dim * d->value_dim);
+    return (struct dk_states_shape){.layers = dk_piece_layers(l->config, DK_MIXER_DELTA),
+                                    .slots = l->state_slots,
+                                    .key_heads = d->key_heads,
+                                    .value_heads = d->value_heads,
+                                    .key_dim = d->key_dim,
+                                    .value_dim = d->value_dim,
+                                    .taps = d->conv_taps};
 }
 
 int dk_delta_open(const struct dk_piece_context *c, const struct dk_family_load *l, struct dk_delta *d,
                   struct dk_err *err)
 {
-    const struct dk_delta_config *config = &c->config->delta;
-    const struct dk_states_shape shape = {.layers = dk_piece_layers(c->config, DK_MIXER_DELTA),
-                                          .slots = l->state_slots,
-                                          .key_heads = config->key_heads,
-                                          .value_heads = config->value_heads,
-                                          .key_dim = config->key_dim,
-                                          .value_dim = config->value_dim,
-                                          .taps = config->conv_taps};
+    const struct dk_states_shape shape = dk_delta_shape(l);
 
     d->layers = calloc(c->config->layers, sizeof(*d->layers));
     if (!d->layers)
@@ -60,7 +55,7 @@ int dk_delta_load(struct dk_piece_context *c, uint32_t layer, struct dk_delta *d
         {&w->z, "linear_attn.in_proj_z.weight", DK_WEIGHT_MATRIX, {values, hidden}},
         {&w->b, "linear_attn.in_proj_b.weight", DK_WEIGHT_MATRIX, {heads, hidden}},
         {&w->a, "linear_attn.in_proj_a.weight", DK_WEIGHT_MATRIX, {heads, hidden}},
-        {&w->conv, "linear_attn.conv1d.weight", DK_WEIGHT_VECTOR, {channels, 1, config->conv_taps}},
+        {&w->conv, "linear_attn.conv1d.weight", DK_WEIGHT_TAPS, {channels, 1, config->conv_taps}},
         {&w->a_log, "linear_attn.A_log", DK_WEIGHT_VECTOR, {heads}},
         {&w->dt_bias, "linear_attn.dt_bias", DK_WEIGHT_VECTOR, {heads}},
         {&w->norm, "linear_attn.norm.weight", DK_WEIGHT_VECTOR, {config->value_dim}},

@@ -25,8 +25,7 @@ struct dk_delta {
 };
 
 int dk_delta_take(struct dk_piece_context *c, struct dk_delta *d, struct dk_err *err);
-/* Bytes of one sequence's states in all layers. */
-uint64_t dk_delta_slot_bytes(const struct dk_model_config *c);
+struct dk_states_shape dk_delta_shape(const struct dk_family_load *l); /* 0 layers: the model has no such one */
 int dk_delta_open(const struct dk_piece_context *c, const struct dk_family_load *l, struct dk_delta *d,
                   struct dk_err *err);
 int dk_delta_load(struct dk_piece_context *c, uint32_t layer, struct dk_delta *d, struct dk_err *err);

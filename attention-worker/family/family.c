@@ -20,12 +20,21 @@ const struct dk_family_ops *dk_family_find(enum dk_family family)
     return (unsigned)family < DK_FAMILY_COUNT ? families[family] : NULL;
 }
 
-void dk_family_needs(const struct dk_model_config *c, uint32_t page_tokens, struct dk_family_needs *out)
+void dk_family_needs(const struct dk_family_load *l, const struct dk_backend_config *b, struct dk_family_needs *out)
 {
-    struct dk_family_model counted = {.context = {.config = c}};
+    struct dk_family_model counted = {.context = {.config = l->config}, .mla = {.full_attention = l->full_attention}};
+    const struct dk_stores_shape shape = {.kv = dk_gqa_shape(l),
+                                          .latents = dk_mla_shape(l),
+                                          .states = dk_delta_shape(l),
+                                          .top_k = dk_mla_indexed(l) ? l->config->index.top_k : 0};
+    struct dk_backend_config opened = *b;
+    struct dk_stores_bytes bytes;
 
     (void)dk_decoder_take(&counted, NULL); /* cannot fail without a back end */
-    out->scratch_floats_per_row = counted.context.scratch_floats;
-    out->page_bytes = page_tokens * (dk_gqa_position_bytes(c) + dk_mla_position_bytes(c));
-    out->state_bytes = dk_delta_slot_bytes(c);
+    opened.scratch_floats_per_row = counted.context.scratch_floats;
+    l->ops->stores_bytes(&opened, &shape, &bytes);
+    *out = (struct dk_family_needs){.scratch_floats_per_row = counted.context.scratch_floats,
+                                    .page_bytes = bytes.page,
+                                    .state_bytes = bytes.slot,
+                                    .fixed_bytes = bytes.fixed};
 }

@@ -7,6 +7,10 @@
 #include "base/dtype.h"
 #include "model/ffn_tensors.h"
 
+/* The shared expert is computed in pieces: for each block of rows its gate, then up, then down. */
+#define BLOCK_ROWS 32u
+enum shared_part { SHARED_GATE, SHARED_UP, SHARED_DOWN, SHARED_PARTS };
+
 int dk_ffn_side_take(struct dk_piece_context *c, struct dk_ffn_side *f, struct dk_err *err)
 {
     const struct dk_model_config *config = c->config;
@@ -120,13 +124,14 @@ static void trace_host(const struct dk_piece_context *c, uint32_t layer, const c
                            rows + (size_t)c->trace->row * width);
 }
 
-void dk_ffn_side_input(const struct dk_piece_context *c, uint32_t layer, const struct dk_ffn_side *f, float *in,
+void dk_ffn_side_input(const struct dk_piece_context *c, uint32_t layer, struct dk_ffn_side *f, float *in,
                        float *router_logits)
 {
     const struct dk_model_config *config = c->config;
     const struct dk_ffn_side_layer *w = &f->layers[layer];
     uint32_t n = c->batch.rows;
 
+    f->shared_next = 0;
     c->ops->rmsnorm(c->backend, n, c->x, config->hidden, w->norm, config->rms_eps, c->h);
     c->ops->download(c->backend, c->h, 0, n, in);
     if (!w->router_logits)
@@ -137,22 +142,41 @@ void dk_ffn_side_input(const struct dk_piece_context *c, uint32_t layer, const s
     trace_host(c, layer, "moe.router_logits", router_logits, config->experts);
 }
 
-void dk_ffn_side_shared(const struct dk_piece_context *c, uint32_t layer, const struct dk_ffn_side *f)
+/* Rows [first, first + n). */
+static void shared_piece(const struct dk_piece_context *c, const struct dk_ffn_side_layer *w,
+                         const struct dk_ffn_side *f, enum shared_part part, uint32_t first, uint32_t n)
+{
+    const struct dk_backend_ops *ops = c->ops;
+    struct dk_rows h = dk_piece_rows_from(c->h, first), gate = dk_piece_rows_from(f->gate, first);
+    struct dk_rows up = dk_piece_rows_from(f->up, first), shared = dk_piece_rows_from(f->shared, first);
+
+    if (part == SHARED_GATE) {
+        ops->linear(c->backend, n, h, w->gate, gate);
+    } else if (part == SHARED_UP) {
+        ops->linear(c->backend, n, h, w->up, up);
+        ops->silu_mul(c->backend, n, gate, up, up);
+    } else {
+        ops->linear(c->backend, n, up, w->down, shared);
+        if (w->shared_gate) {
+            struct dk_rows shared_gate = dk_piece_rows_from(f->shared_gate, first);
+
+            ops->linear(c->backend, n, h, w->shared_gate, shared_gate);
+            ops->sigmoid_mul(c->backend, n, shared_gate, shared);
+        }
+    }
+}
+
+bool dk_ffn_side_shared(const struct dk_piece_context *c, uint32_t layer, struct dk_ffn_side *f)
 {
     const struct dk_ffn_side_layer *w = &f->layers[layer];
-    const struct dk_backend_ops *ops = c->ops;
-    uint32_t n = c->batch.rows;
+    uint32_t n = c->batch.rows, first = f->shared_next / SHARED_PARTS * BLOCK_ROWS, count;
 
-    if (!w->gate)
-        return;
-    ops->linear(c->backend, n, c->h, w->gate, f->gate);
-    ops->linear(c->backend, n, c->h, w->up, f->up);
-    ops->silu_mul(c->backend, n, f->gate, f->up, f->up);
-    ops->linear(c->backend, n, f->up, w->down, f->shared);
-    if (w->shared_gate) {
-        ops->linear(c->backend, n, c->h, w->shared_gate, f->shared_gate);
-        ops->sigmoid_mul(c->backend, n, f->shared_gate, f->shared);
-    }
+    if (!w->gate || first >= n)
+        return false;
+    count = n - first < BLOCK_ROWS ? n - first : BLOCK_ROWS;
+    shared_piece(c, w, f, (enum shared_part)(f->shared_next % SHARED_PARTS), first, count);
+    f->shared_next++;
+    return f->shared_next % SHARED_PARTS != 0 || first + count < n;
 }
 
 void dk_ffn_side_output(const struct dk_piece_context *c, uint32_t layer, const struct dk_ffn_side *f, const float *out)

@@ -22,6 +22,7 @@ struct dk_ffn_side {
     struct dk_rows gate, up;          /* [rows][shared_intermediate] */
     struct dk_rows shared;            /* [rows][hidden] the shared expert's output */
     struct dk_rows shared_gate;       /* [rows][1] */
+    uint32_t shared_next;             /* piece of the shared expert that comes next in this layer */
 };
 
 int dk_ffn_side_take(struct dk_piece_context *c, struct dk_ffn_side *f, struct dk_err *err);
@@ -31,10 +32,11 @@ int dk_ffn_side_load(struct dk_piece_context *c, uint32_t layer, struct dk_ffn_s
 void dk_ffn_side_close(const struct dk_piece_context *c, struct dk_ffn_side *f); /* fine on a zeroed one */
 
 /* h = norm(x), copied to the host: in [rows][hidden]; in MoE layers also router_logits [rows][experts]. */
-void dk_ffn_side_input(const struct dk_piece_context *c, uint32_t layer, const struct dk_ffn_side *f, float *in,
+void dk_ffn_side_input(const struct dk_piece_context *c, uint32_t layer, struct dk_ffn_side *f, float *in,
                        float *router_logits);
-/* shared = W_down (silu(W_gate h) * (W_up h)), perhaps times sigmoid(w h). */
-void dk_ffn_side_shared(const struct dk_piece_context *c, uint32_t layer, const struct dk_ffn_side *f);
+/* shared = W_down (silu(W_gate h) * (W_up h)), perhaps times sigmoid(w h): the next piece of it, if there is one. True:
+ * there are more. */
+bool dk_ffn_side_shared(const struct dk_piece_context *c, uint32_t layer, struct dk_ffn_side *f);
 /* x += out (+ shared); out [rows][hidden] from the ducks, on the host. Overwrites h. */
 void dk_ffn_side_output(const struct dk_piece_context *c, uint32_t layer, const struct dk_ffn_side *f,
                         const float *out);

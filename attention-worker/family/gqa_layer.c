@@ -15,21 +15,20 @@ int dk_gqa_take(struct dk_piece_context *c, struct dk_gqa *g, struct dk_err *err
     return dk_piece_take(c, rows, config->output_gate ? 6 : 4, err);
 }
 
-uint64_t dk_gqa_position_bytes(const struct dk_model_config *c)
+struct dk_kv_shape dk_gqa_shape(const struct dk_family_load *l)
 {
-    return (uint64_t)dk_piece_layers(c, DK_MIXER_ATTENTION) * 2 * c->kv_heads * c->head_dim * sizeof(float);
+    return (struct dk_kv_shape){.layers = dk_piece_layers(l->config, DK_MIXER_ATTENTION),
+                                .kv_heads = l->config->kv_heads,
+                                .head_dim = l->config->head_dim,
+                                .page_tokens = l->page_tokens,
+                                .pages = l->pages};
 }
 
 int dk_gqa_open(const struct dk_piece_context *c, const struct dk_family_load *l, struct dk_gqa *g, struct dk_err *err)
 {
-    const struct dk_model_config *config = c->config;
-    const struct dk_kv_shape shape = {.layers = dk_piece_layers(config, DK_MIXER_ATTENTION),
-                                      .kv_heads = config->kv_heads,
-                                      .head_dim = config->head_dim,
-                                      .page_tokens = l->page_tokens,
-                                      .pages = l->pages};
+    const struct dk_kv_shape shape = dk_gqa_shape(l);
 
-    g->layers = calloc(config->layers, sizeof(*g->layers));
+    g->layers = calloc(c->config->layers, sizeof(*g->layers));
     if (!g->layers)
         return dk_err_set(err, -ENOMEM, "out of memory");
     return c->ops->kv_open(c->backend, &shape, &g->kv, err);

@@ -25,8 +25,7 @@ struct dk_gqa {
 };
 
 int dk_gqa_take(struct dk_piece_context *c, struct dk_gqa *g, struct dk_err *err);
-/* Cache bytes of one position in all layers. */
-uint64_t dk_gqa_position_bytes(const struct dk_model_config *c);
+struct dk_kv_shape dk_gqa_shape(const struct dk_family_load *l); /* 0 layers: the model has no such one */
 int dk_gqa_open(const struct dk_piece_context *c, const struct dk_family_load *l, struct dk_gqa *g, struct dk_err *err);
 int dk_gqa_load(struct dk_piece_context *c, uint32_t layer, struct dk_gqa *g, struct dk_err *err);
 void dk_gqa_close(const struct dk_piece_context *c, struct dk_gqa *g); /* fine on a zeroed one */

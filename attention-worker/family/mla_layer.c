@@ -27,26 +27,28 @@ int dk_mla_take(struct dk_piece_context *c, struct dk_mla *m, struct dk_err *err
     };
     int rc = dk_piece_take(c, rows, config->q_rank ? 10 : 9, err);
 
-    return rc == 0 && c->config->index.heads ? dk_indexer_take(c, &m->indexer, err) : rc;
+    return rc == 0 && c->config->index.heads && !m->full_attention ? dk_indexer_take(c, &m->indexer, err) : rc;
 }
 
-uint64_t dk_mla_position_bytes(const struct dk_model_config *c)
+bool dk_mla_indexed(const struct dk_family_load *l)
 {
-    uint64_t index_dim = c->index.heads ? c->index.dim : 0;
+    return l->config->index.heads && !l->full_attention;
+}
 
-    return dk_piece_layers(c, DK_MIXER_MLA) * (c->mla.kv_rank + c->mla.rope_dim + index_dim) * sizeof(float);
+struct dk_latents_shape dk_mla_shape(const struct dk_family_load *l)
+{
+    return (struct dk_latents_shape){.layers = dk_piece_layers(l->config, DK_MIXER_MLA),
+                                     .rank = l->config->mla.kv_rank,
+                                     .rope_dim = l->config->mla.rope_dim,
+                                     .index_dim = dk_mla_indexed(l) ? l->config->index.dim : 0,
+                                     .page_tokens = l->page_tokens,
+                                     .pages = l->pages};
 }
 
 int dk_mla_open(const struct dk_piece_context *c, const struct dk_family_load *l, struct dk_mla *m, struct dk_err *err)
 {
     const struct dk_model_config *config = c->config;
-    bool indexed = config->index.heads && !l->full_attention;
-    const struct dk_latents_shape shape = {.layers = dk_piece_layers(config, DK_MIXER_MLA),
-                                           .rank = config->mla.kv_rank,
-                                           .rope_dim = config->mla.rope_dim,
-                                           .index_dim = indexed ? config->index.dim : 0,
-                                           .page_tokens = l->page_tokens,
-                                           .pages = l->pages};
+    const struct dk_latents_shape shape = dk_mla_shape(l);
     int rc;
 
     m->scale = 1.0f / sqrtf((float)(config->mla.nope_dim + config->mla.rope_dim)) *
@@ -55,7 +57,7 @@ int dk_mla_open(const struct dk_piece_context *c, const struct dk_family_load *l
     if (!m->layers)
         return dk_err_set(err, -ENOMEM, "out of memory");
     rc = c->ops->latents_open(c->backend, &shape, &m->cache, err);
-    return rc == 0 && indexed ? dk_indexer_open(c, &m->indexer, err) : rc;
+    return rc == 0 && dk_mla_indexed(l) ? dk_indexer_open(c, &m->indexer, err) : rc;
 }
 
 static int load_queries(struct dk_piece_context *c, uint32_t layer, struct dk_mla_layer *w, struct dk_err *err)

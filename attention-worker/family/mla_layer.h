@@ -6,9 +6,10 @@
 
 /* Multi-head latent attention (arXiv 2405.04434, section 2.1; 2412.19437, 2.1.1), in steps. Input and output are c->h
  * [rows][hidden]. Absorbed: what the cache holds of a position is its latent (after the norm) and the one rotated key
- * part of all heads; kv_b_proj [heads][nope | value][kv_rank] is never applied to it. Its key part is applied to the
- * query instead, its value part to what attention gives: q_nope . (W_k latent) = (W_k^T q_nope) . latent        sum of
- * p W_v latent = W_v (sum of p latent) */
+ * part of all heads; kv_b_proj [heads][nope | value][kv_rank] is never applied to it. Its key part W_k is applied to
+ * the query instead, its value part W_v to what attention gives:
+ *   q_nope . (W_k latent)  =  (W_k^T q_nope) . latent
+ *   sum of p W_v latent  =  W_v (sum of p latent) */
 
 struct dk_mla_layer {
     uint32_t ordinal; /* in the cache */
@@ -20,6 +21,7 @@ struct dk_mla_layer {
 };
 
 struct dk_mla {
+    bool full_attention;         /* the indexer is switched off; set before dk_mla_take */
     struct dk_mla_layer *layers; /* by layer of the model */
     uint32_t count;              /* loaded */
     struct dk_latents *cache;
@@ -35,8 +37,8 @@ struct dk_mla {
 };
 
 int dk_mla_take(struct dk_piece_context *c, struct dk_mla *m, struct dk_err *err);
-/* Cache bytes of one position in all layers. */
-uint64_t dk_mla_position_bytes(const struct dk_model_config *c);
+struct dk_latents_shape dk_mla_shape(const struct dk_family_load *l); /* 0 layers: the model has no such one */
+bool dk_mla_indexed(const struct dk_family_load *l); /* whether it has an indexer that is not switched off */
 int dk_mla_open(const struct dk_piece_context *c, const struct dk_family_load *l, struct dk_mla *m, struct dk_err *err);
 int dk_mla_load(struct dk_piece_context *c, uint32_t layer, struct dk_mla *m, struct dk_err *err);
 void dk_mla_close(const struct dk_piece_context *c, struct dk_mla *m); /* fine on a zeroed one */

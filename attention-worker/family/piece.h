@@ -20,7 +20,7 @@ struct dk_piece_context {
     struct dk_rows x;      /* [rows][hidden] the residual stream */
     struct dk_rows h;      /* [rows][hidden] what a norm gives to a mixer or feed-forward; then that one's output */
     struct dk_rows angles; /* [rows][rope.dims] */
-    const struct dk_trace *trace; /* NULL: none */
+    const struct dk_trace *trace; /* NULL: none, or it does not want this layer */
 };
 
 #define DK_PIECE_NO_LAYER UINT32_MAX
@@ -53,6 +53,12 @@ void dk_piece_close(struct dk_piece_context *c);
 static inline enum dk_weight_use dk_piece_norm_use(const struct dk_model_config *c)
 {
     return c->norm_one_plus ? DK_WEIGHT_ONE_PLUS : DK_WEIGHT_VECTOR;
+}
+
+/* The rows from `first` on. Rows lie one after the other, whatever memory the address is of. */
+static inline struct dk_rows dk_piece_rows_from(struct dk_rows x, uint32_t first)
+{
+    return (struct dk_rows){.data = x.data + (size_t)first * x.width, .width = x.width};
 }
 
 /* How many layers have that mixer. */

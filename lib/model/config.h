@@ -97,7 +97,8 @@ struct dk_model_config {
     uint32_t router_groups, groups_kept; /* GROUPS: n_group, topk_group */
     float routed_scale;                  /* times the chosen experts' weights; 1 if the family has none */
     uint32_t vocab;
-    uint32_t context_max; /* max_position_embeddings; YaRN: factor * original_context if that is more */
+    uint32_t context_max; /* max_position_embeddings; YaRN: factor * original_context if that is more; dual chunk
+                           * attention: as far as it is plain attention */
     float rms_eps;
     bool tied;              /* lm_head is embed_tokens */
     uint32_t scale_block;   /* 128 with FP8 weights, else 0 */
@@ -107,7 +108,7 @@ struct dk_model_config {
 };
 
 struct dk_generation_config {
-    double temperature;          /* 0 when do_sample is false; 1 absent */
+    double temperature;          /* 0 unless do_sample is true; then 1 if absent */
     double top_p;                /* 1 absent */
     uint32_t top_k;              /* 0 absent or -1 */
     uint32_t eos[16], eos_count; /* from generation_config.json, else config.json */
@@ -115,8 +116,9 @@ struct dk_generation_config {
 
 /* Reads dir/config.json. The language part of a multimodal file is in "text_config". Fields that change the math and
  * are not implemented are errors that name the field: sliding windows in use, unknown rope scaling, other activations,
- * other quantisation. Fields that are there twice must agree. -ENOENT, -EINVAL (damaged or out of range), -ENOTSUP
- * (known, not implemented). */
+ * other quantisation. Fields that are there twice must agree (of tie_word_embeddings the one outside text_config
+ * counts, as in transformers 5). Fields of the rope object that are not read are warnings in the log. -ENOENT, -EINVAL
+ * (damaged or out of range), -ENOTSUP (known, not implemented). */
 int dk_model_config_load(const char *dir, struct dk_model_config *out, struct dk_err *err);
 /* The same from memory; `where` is named in errors. The fuzzer's way in. */
 int dk_model_config_parse(const char *json, size_t bytes, const char *where, struct dk_model_config *out,

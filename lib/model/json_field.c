@@ -5,7 +5,63 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VALUE_BYTES_MAX 80 /* of a value that is shown in an error */
+#define VALUE_BYTES_MAX 80          /* of a value that is shown in an error */
+#define WHOLE_MAX       (1ll << 53) /* a double holds all whole numbers up to here */
+
+static json_t *whole_numbers(json_t *v);
+
+static void whole_entries(json_t *v)
+{
+    const char *key;
+    void *next;
+    json_t *item;
+    size_t i;
+
+    json_object_foreach_safe(v, next, key, item) json_object_set_new_nocheck(v, key, whole_numbers(item));
+    json_array_foreach(v, i, item) json_array_set_new(v, i, whole_numbers(item));
+}
+
+/* A new reference to v, in which the real numbers that are whole ones are integers again. */
+static json_t *whole_numbers(json_t *v)
+{
+    double d = json_real_value(v);
+
+    if (json_is_real(v) && d >= -WHOLE_MAX && d <= WHOLE_MAX && d == (double)(json_int_t)d)
+        return json_integer((json_int_t)d);
+    whole_entries(v);
+    return json_incref(v);
+}
+
+/* Every number is read as a real one. A file with a number of more than 64 bits is rare enough that 2.0 may pass for 2
+ * in it. */
+static json_t *parse_wide(const char *text, size_t bytes, size_t flags, json_error_t *e)
+{
+    json_t *root = json_loadb(text, bytes, flags | JSON_DECODE_INT_AS_REAL, e);
+
+    whole_entries(root);
+    return root;
+}
+
+int dk_json_object_parse(const char *text, size_t bytes, size_t flags, const char *where, json_t **root,
+                         struct dk_err *err)
+{
+    json_error_t e;
+
+    *root = NULL;
+    if (bytes >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3))
+        return dk_err_set(err, -EINVAL,
+                          "%s: it begins with a byte order mark, which JSON does not have; save it without", where);
+    *root = json_loadb(text, bytes, flags, &e);
+    if (!*root && json_error_code(&e) == json_error_numeric_overflow)
+        *root = parse_wide(text, bytes, flags, &e);
+    if (!*root)
+        return dk_err_set(err, -EINVAL, "%s: not valid JSON: %s at line %d", where, e.text, e.line);
+    if (json_is_object(*root))
+        return 0;
+    json_decref(*root);
+    *root = NULL;
+    return dk_err_set(err, -EINVAL, "%s: not a JSON object", where);
+}
 
 const json_t *dk_json_field(const struct dk_json_reader *r, const char *name)
 {

@@ -8,6 +8,12 @@
 
 #include "base/error.h"
 
+/* A text that must be one JSON object; *root is the caller's, NULL after a failure. flags: those of json_loadb(). A
+ * whole number that 64 bits do not hold becomes a real one (Python writes such numbers, 1e30 for "no limit"): a field
+ * that nobody reads must not make the file unreadable. -EINVAL: `where`, and the line. */
+int dk_json_object_parse(const char *text, size_t bytes, size_t flags, const char *where, json_t **root,
+                         struct dk_err *err);
+
 /* Typed fields of a JSON object from outside. A field that is absent or null counts as not there. Errors name `where`,
  * the field, its value and what is allowed; the first one stays in rc, and later calls then do nothing, so a caller may
  * read many fields and look at rc once. */

@@ -15,7 +15,8 @@
 struct dk_tokenizer;
 
 /* dir/tokenizer.json. -ENOENT: says that the folder has no tokenizer; -EINVAL: damaged, names the field; -ENOTSUP: a
- * normalizer, pre-tokenizer, model type or option that is not implemented, by name. */
+ * normalizer, pre-tokenizer, model type or option that is not implemented, by name; a SentencePiece-style tokenizer
+ * (Llama 2, Mistral up to v0.3) is called so. */
 int dk_tokenizer_open(const char *dir, struct dk_tokenizer **out, struct dk_err *err);
 int dk_tokenizer_from_memory(const char *json, size_t bytes, const char *where, struct dk_tokenizer **out,
                              struct dk_err *err);
@@ -28,12 +29,15 @@ uint32_t dk_tokenizer_size(const struct dk_tokenizer *t); /* largest id + 1 */
 int dk_tokenizer_encode(const struct dk_tokenizer *t, const char *text, size_t bytes, uint32_t **ids, size_t *count,
                         struct dk_err *err);
 
+/* The same for a whole prompt: before the text go the special tokens that the file's post_processor puts there (Llama
+ * 3:
+ * <|begin_of_text|>), unless the text begins with them. Rendered chats have theirs already. */
+int dk_tokenizer_encode_prompt(const struct dk_tokenizer *t, const char *text, size_t bytes, uint32_t **ids,
+                               size_t *count, struct dk_err *err);
+
 /* The bytes that one id stands for; *bytes 0 for ids without any. NULL: no such id. Added tokens give their text. */
 const uint8_t *dk_tokenizer_token(const struct dk_tokenizer *t, uint32_t id, size_t *bytes);
 bool dk_tokenizer_is_special(const struct dk_tokenizer *t, uint32_t id);
-/* Id of an added token by its text, or of an ordinary one by its name in the file, where the text " the" is called
- * "\xC4\xA0the"; -ENOENT. */
-int dk_tokenizer_id(const struct dk_tokenizer *t, const char *token, uint32_t *id);
 
 /* Incremental decoding: never emits half a UTF-8 character. */
 struct dk_detokenizer {

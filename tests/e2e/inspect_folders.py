@@ -51,6 +51,10 @@ def part_of(name, layers):
     return "worker"
 
 
+def narrow(text):
+    assert max(map(len, text.split("\n"))) <= 80, max(text.split("\n"), key=len)
+
+
 def fixture(folder):
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as f:
         config = json.load(f)
@@ -90,7 +94,7 @@ def fixture(folder):
     text = duckctl(folder).stdout
     for word in (o["family"], "%d ids" % size, "parameters", "worker", "ducks", "cache per 1000 tokens"):
         assert word in text, (word, text)
-    assert max(map(len, text.split("\n"))) <= 200, text
+    narrow(text)
 
 
 def without_weights(folder):
@@ -120,7 +124,7 @@ def release(name, wanted):
     assert [f["ducks"] for f in o["flocks"]] == [1, 2, 4, 8, 16, 32, 48], o["flocks"]
     sizes = [f["largest_bytes"] for f in o["flocks"]]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] > sizes[2] > 0, sizes
-    duckctl(os.path.join(RELEASES, name))
+    narrow(duckctl(os.path.join(RELEASES, name)).stdout)
     return o
 
 
@@ -155,6 +159,17 @@ def damaged():
             assert any(word in p for p in o["problems"]), (word, o["problems"])
             text = duckctl(m.folder, expect=1).stdout
             assert "problem: " in text and "parameters" in text, text
+    with ModelCopy("qwen3-moe-fp8-tiny") as m:
+        lost = sorted(n for n in headers(m.folder) if ".layers.1." in n and n.endswith(".weight") and ".experts." not in n)
+        for name in lost:
+            m.drop(name)
+        whole, o = inspect(os.path.join(FIXTURES, "qwen3-moe-fp8-tiny")), inspect(m.folder, expect=1)
+        assert o["problem_count"] == len(o["problems"]) > 3, o["problems"]
+        for name in lost:
+            assert any(name in p for p in o["problems"]), name
+        here, there = o["parts"][0], whole["parts"][0]
+        gone = sum(n for name, (_, n, _) in headers(os.path.join(FIXTURES, "qwen3-moe-fp8-tiny")).items() if name in lost)
+        assert there["parameters"] - here["parameters"] == gone, (here, there, gone)
     for damage, word in ((lambda m: m.remove("config.json"), "config.json"),
                          (lambda m: m.config(model_type="gpt_neox"), "gpt_neox")):
         with ModelCopy("qwen3-moe-fp8-tiny") as m:

@@ -81,6 +81,18 @@ def beside_others(c, prompts, path, alone):
     assert all((found[name] == alone[name]).all() for name in alone)
 
 
+def some_layers(c, prompts, path, everything):
+    """The same values, of the chosen layers and what belongs to none."""
+    with open(os.path.join(c.model, "config.json"), encoding="utf-8") as f:
+        config = json.load(f)
+    last = config.get("text_config", config)["num_hidden_layers"] - 1
+    for text, layers in (("0,%d-%d" % (last - 1, last), {0, last - 1, last}), (str(last), {last})):
+        _, found = trace(c, prompts[PROMPT]["ids"], path, "--max-tokens", 1, "--trace-layers", text)
+        wanted = {n for n in everything if not n.startswith("layer.") or int(n.split(".")[1]) in layers}
+        assert set(found) == wanted, (text, set(found) ^ wanted)
+        assert all((found[n] == everything[n]).all() for n in wanted), text
+
+
 def refusals(c, prompts, path):
     ids = prompts["three_hundred"]["ids"]
     code, text = c.refused("generate", "--ids", id_list(ids), "--trace-out", path)
@@ -88,6 +100,10 @@ def refusals(c, prompts, path):
     code, text = c.refused("generate", "--ids", id_list(ids[:10]), "--trace-out", path, "--prefill-chunk", 9)
     assert code == "INVALID_ARGUMENT" and "prefill_chunk 9" in text, (code, text)
     assert not os.path.exists(path)
+    code, text = c.refused("generate", "--ids", "1", "--trace-out", path, "--trace-layers", "1,3")
+    assert code == "INVALID_ARGUMENT" and "trace_layers[1]" in text and "no layer 3" in text, (code, text)
+    assert not os.path.exists(path)
+    c.refused("generate", "--ids", "1", "--trace-layers", "1", expect=2)
     code, text = c.refused("generate", "--ids", id_list(ids[:10]), "--trace-out", "/nonexistent/x")
     assert code == "NOT_FOUND" and "/nonexistent/x" in text, (code, text)
     status = c.json("status")
@@ -99,6 +115,7 @@ for fixture in MODELS:
     with tempfile.TemporaryDirectory() as folder, Cluster(fixture, DUCKS) as cluster:
         out = os.path.join(folder, "trace.safetensors")
         tensors = compare(cluster, fixture, golden_prompts, out)
+        some_layers(cluster, golden_prompts, out, tensors)
         if "v32" in fixture:
             selected(tensors, fixture)
             sparse(cluster, fixture, golden_prompts, out)

@@ -90,16 +90,16 @@ void *golden_tensor(struct golden_tensors *g, size_t *count, const char *format,
     return copy;
 }
 
+double golden_distance(double a, double b)
+{
+    return isnan(a - b) ? (double)INFINITY : fabs(a - b);
+}
+
 double golden_difference(const float *a, const float *b, size_t count)
 {
     double largest = 0;
 
-    for (size_t i = 0; i < count; i++) {
-        double d = fabs((double)a[i] - b[i]);
-
-        if (isnan(d))
-            return INFINITY;
-        largest = d > largest ? d : largest;
-    }
+    for (size_t i = 0; i < count; i++)
+        largest = fmax(largest, golden_distance((double)a[i], (double)b[i]));
     return largest;
 }

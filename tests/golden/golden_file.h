@@ -28,7 +28,9 @@ void golden_tensors_close(struct golden_tensors *g);
 void *golden_tensor(struct golden_tensors *g, size_t *count, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The largest |a - b|; a NaN counts as infinite. */
+/* |a - b|; a NaN counts as infinite. */
+double golden_distance(double a, double b);
+/* The largest of count. */
 double golden_difference(const float *a, const float *b, size_t count);
 
 #endif

@@ -95,26 +95,26 @@ static int open_family(struct local_model *m, struct dk_checkpoint *ck, struct d
     const struct local_options *o = &m->options;
     struct dk_backend_config config = {
         .isa = o->isa, .threads = o->threads, .rows_max = o->rows_max, .context = o->context};
+    struct dk_family_load load = {.ops = o->ops,
+                                  .config = &m->config,
+                                  .checkpoint = ck,
+                                  .page_tokens = o->page_tokens,
+                                  .pages = o->pages,
+                                  .state_slots = o->sequences_max,
+                                  .full_attention = o->full_attention};
     struct dk_family_needs needs;
     int rc;
 
-    dk_family_needs(&m->config, o->page_tokens, &needs);
+    dk_family_needs(&load, &config, &needs);
     config.scratch_floats_per_row = needs.scratch_floats_per_row;
     rc = o->ops->open(&config, &m->backend, err);
     if (rc < 0)
         return rc;
+    load.backend = m->backend;
     m->exec = dk_backend_cpu_exec(m->backend);
     m->kernels = dk_backend_cpu_kernels(m->backend);
     m->family = dk_family_find(m->config.family);
-    return m->family->load(&(struct dk_family_load){.ops = o->ops,
-                                                    .backend = m->backend,
-                                                    .config = &m->config,
-                                                    .checkpoint = ck,
-                                                    .page_tokens = o->page_tokens,
-                                                    .pages = o->pages,
-                                                    .state_slots = o->sequences_max,
-                                                    .full_attention = o->full_attention},
-                           &m->model, err);
+    return m->family->load(&load, &m->model, err);
 }
 
 static int open_cache(struct local_model *m)

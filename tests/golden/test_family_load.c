@@ -37,15 +37,24 @@ static void count_unused(void *ctx, const struct dk_tensor *t)
     }
 }
 
-static struct dk_backend *open_backend(const struct dk_model_config *c)
+static struct dk_family_needs needs_of(const struct dk_model_config *c, const struct dk_backend_config *b,
+                                       uint32_t page_tokens, bool full_attention)
+{
+    const struct dk_family_load load = {
+        .ops = &dk_backend_cpu, .config = c, .page_tokens = page_tokens, .full_attention = full_attention};
+    struct dk_family_needs needs;
+
+    dk_family_needs(&load, b, &needs);
+    return needs;
+}
+
+static struct dk_backend *open_backend(const struct dk_model_config *c, bool full_attention)
 {
     struct dk_backend_config config = {.isa = "auto", .threads = 1, .rows_max = 4, .context = 16};
-    struct dk_family_needs needs;
     struct dk_err err = {0};
     struct dk_backend *b;
 
-    dk_family_needs(c, 4, &needs);
-    config.scratch_floats_per_row = needs.scratch_floats_per_row;
+    config.scratch_floats_per_row = needs_of(c, &config, 4, full_attention).scratch_floats_per_row;
     cr_assert_eq(dk_backend_cpu.open(&config, &b, &err), 0);
     return b;
 }
@@ -84,7 +93,7 @@ static void nothing_left(const char *model, bool full_attention)
     golden_path(path, sizeof(path), model, "");
     cr_assert_eq(dk_model_config_load(path, &config, &err), 0, "%s", err.text);
     cr_assert_eq(dk_checkpoint_open(path, &ck, &err), 0, "%s", err.text);
-    b = open_backend(&config);
+    b = open_backend(&config, full_attention);
     cr_assert_eq(load(b, &config, ck, full_attention, &m, &err), 0, "%s", err.text);
     dk_checkpoint_unused(ck, count_unused, &unused);
     cr_expect_eq(unused.count, 0, "%s", model);
@@ -101,30 +110,42 @@ static void nothing_left(const char *model, bool full_attention)
     }
 GOLDEN_MODES(NOTHING_LEFT)
 
-/* Sizes by hand, from the dimensions of the folders' config.json. */
+/* Sizes by hand, from the dimensions of the folders' config.json, and how the CPU keeps them: rows_max 4, context 40
+ * and 2 threads. */
 Test(family_load, needs_are_those_of_the_dimensions)
 {
+    /* Scores of 8 queries for each thread; of 128 heads, with the transposed queries of 64 blocks of 16 heads; position
+     * and count of picks. */
+    enum { KV = 2 * 8 * 40, LATENTS = 64 * 16 * (64 + 32) + 128 * (48 + 16), PICKS = 4 * (1 + 24) };
+    enum { STATES = 4 * (2 * 3 + 4 * 2) };
     static const struct {
         const char *model;
-        uint64_t position, state;
+        bool full_attention;
+        uint64_t position, state, fixed;
     } expected[] = {
-        {"qwen3-tiny", 4 * 3 * 2 * 2 * 32, 0},
+        {"qwen3-tiny", false, 4 * 3 * 2 * 2 * 32, 0, 4 * KV},
         /* 2 layers of keys and values, 2 heads of 64; 6 with q | k | v = 64 + 64 + 128 channels and 4 heads of 32 x 32
          */
-        {"qwen3_5-fp8-tiny", 4 * 2 * 2 * 2 * 64, 4 * 6 * (3 * 256 + 4 * 32 * 32)},
-        {"deepseek_v3-fp8-tiny", 4 * 4 * (64 + 32), 0},
-        {"deepseek_v32-fp8-tiny", 4 * 4 * (64 + 32 + 64), 0},
+        {"qwen3_5-fp8-tiny", false, 4 * 2 * 2 * 2 * 64, 4 * 6 * (3 * 256 + 4 * 32 * 32), 4 * (KV + STATES)},
+        {"deepseek_v3-fp8-tiny", false, 4 * 4 * (64 + 32), 0, 4 * LATENTS},
+        {"deepseek_v32-fp8-tiny", false, 4 * 4 * (64 + 32 + 64), 0, 4 * (LATENTS + PICKS)},
+        {"deepseek_v32-fp8-tiny", true, 4 * 4 * (64 + 32), 0, 4 * LATENTS},
     };
+    const struct dk_backend_config backend = {.threads = 2, .rows_max = 4, .context = 40};
 
     for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
         struct dk_model_config config;
         struct dk_family_needs needs;
         struct dk_err err = {0};
+        uint64_t scratch;
         char path[512];
 
         golden_path(path, sizeof(path), expected[i].model, "");
         cr_assert_eq(dk_model_config_load(path, &config, &err), 0, "%s", err.text);
-        dk_family_needs(&config, 16, &needs);
+        needs = needs_of(&config, &backend, 16, expected[i].full_attention);
+        scratch = 4 * (4 * (uint64_t)needs.scratch_floats_per_row + 48 * 16);
+        cr_expect_eq(needs.fixed_bytes, scratch + expected[i].fixed, "%s: %llu", expected[i].model,
+                     (unsigned long long)(needs.fixed_bytes - scratch));
         cr_expect_eq(needs.page_bytes, 16 * expected[i].position, "%s: %llu", expected[i].model,
                      (unsigned long long)needs.page_bytes);
         cr_expect_eq(needs.state_bytes, expected[i].state, "%s: %llu", expected[i].model,
@@ -232,7 +253,7 @@ static void rename_each(const char *model)
 
     golden_path(path, sizeof(path), model, "");
     cr_assert_eq(dk_model_config_load(path, &config, &err), 0, "%s", err.text);
-    b = open_backend(&config);
+    b = open_backend(&config, false);
     data = whole_model(model, &bytes);
     cr_assert_eq(dk_checkpoint_from_memory(data, bytes, path, &all, &err), 0, "%s", err.text);
     count = dk_checkpoint_tensor_count(all);
@@ -265,11 +286,25 @@ static void rename_each(const char *model)
     }
 GOLDEN_MODELS(RENAME_EACH)
 
+/* The indexer's query [heads * dim], key [dim] and weights [heads], which a switched off one does not compute. */
+Test(family_load, full_attention_has_no_scratch_for_the_indexer)
+{
+    const struct dk_backend_config backend = {.threads = 1, .rows_max = 4, .context = 16};
+    struct dk_model_config config;
+    struct dk_err err = {0};
+    char path[512];
+
+    golden_path(path, sizeof(path), "deepseek_v32-fp8-tiny", "");
+    cr_assert_eq(dk_model_config_load(path, &config, &err), 0, "%s", err.text);
+    cr_assert(config.index.heads > 0 && config.index.dim == 64);
+    cr_expect_eq(needs_of(&config, &backend, 16, false).scratch_floats_per_row,
+                 needs_of(&config, &backend, 16, true).scratch_floats_per_row + config.index.heads * 65 + 64);
+}
+
 static void small_scratch(const char *model)
 {
     struct dk_backend_config config = {.isa = "auto", .threads = 1, .rows_max = 64, .context = 16};
     struct dk_model_config c;
-    struct dk_family_needs needs;
     struct dk_family_model *m;
     struct dk_checkpoint *ck;
     struct dk_backend *b;
@@ -279,8 +314,7 @@ static void small_scratch(const char *model)
     golden_path(path, sizeof(path), model, "");
     cr_assert_eq(dk_model_config_load(path, &c, &err), 0);
     cr_assert_eq(dk_checkpoint_open(path, &ck, &err), 0);
-    dk_family_needs(&c, 4, &needs);
-    config.scratch_floats_per_row = needs.scratch_floats_per_row - 20;
+    config.scratch_floats_per_row = needs_of(&c, &config, 4, false).scratch_floats_per_row - 20;
     cr_assert_eq(dk_backend_cpu.open(&config, &b, &err), 0);
     cr_expect_eq(load(b, &c, ck, false, &m, &err), -ENOSPC, "%s", model);
     cr_expect_null(m);

@@ -84,7 +84,7 @@ static double top_difference(const json_t *top, const float *logits, uint32_t vo
         const json_t *entry = json_array_get(top, i);
         double logprob = logits[(size_t)golden_number(entry, 0)] - log_total;
 
-        largest = fmax(largest, fabs(logprob - golden_number(entry, 2)));
+        largest = fmax(largest, golden_distance(logprob, golden_number(entry, 2)));
     }
     free(scratch);
     return largest;
@@ -220,14 +220,15 @@ static void check_text(struct fixture *f)
                 total += exp((double)row[t] - best);
             log_total = best + log(total);
             for (uint32_t k = 0; k < TOP; k++) {
-                double d = fabs(row[top_ids[(at + i) * TOP + k]] - log_total - top[(at + i) * TOP + k]);
+                double logprob = (double)row[top_ids[(at + i) * TOP + k]] - log_total;
 
-                largest_top = fmax(largest_top, d);
+                largest_top = fmax(largest_top, golden_distance(logprob, (double)top[(at + i) * TOP + k]));
             }
             if (at + i + 1 == count)
                 continue;
             nll -= row[ids[at + i + 1]] - log_total;
-            largest_next = fmax(largest_next, fabs(row[ids[at + i + 1]] - log_total - next[at + i]));
+            largest_next = fmax(largest_next,
+                                golden_distance((double)row[ids[at + i + 1]] - log_total, (double)next[at + i]));
         }
     }
     printf("%s: text: NLL %.4f, expected %.4f; log-probabilities differ by %.1e (next), %.1e (top 20)\n", f->label, nll,

@@ -88,19 +88,24 @@ struct layers {
     struct dk_backend *b;
     struct dk_states *states;
     struct dk_delta_weights w;
-    struct dk_rows x, beta, a, y;
+    struct dk_rows x, b_rows, a_rows, y;
     float *host;
 };
 
-static const struct dk_weight *weight(struct dk_backend *b, uint32_t count)
+static const struct dk_weight *weight(struct dk_backend *b, enum dk_weight_use use, uint32_t count, uint32_t taps)
 {
-    float *data = bench_noise(count);
-    const struct dk_tensor t = {
-        .name = "w", .type = DK_F32, .rank = 1, .shape = {count}, .data = (uint8_t *)data, .bytes = count * 4ull};
+    float *data = bench_noise((size_t)count * taps);
+    const struct dk_tensor t = {.name = "w",
+                                .type = DK_F32,
+                                .rank = 2,
+                                .shape = {count, taps},
+                                .data = (uint8_t *)data,
+                                .bytes = 4ull * count * taps,
+                                .file = "none"};
     struct dk_weight *w = NULL;
     struct dk_err err;
 
-    if (ops->weight_load(b, DK_WEIGHT_VECTOR, &t, NULL, &w, &err) < 0)
+    if (ops->weight_load(b, use, &t, NULL, &w, &err) < 0)
         abort();
     free(data);
     return w;
@@ -124,15 +129,15 @@ static void layers_open(struct layers *l, enum dk_isa isa, uint32_t threads)
     struct dk_err err;
 
     if (ops->open(&c, &l->b, &err) < 0 || ops->states_open(l->b, &s, &l->states, &err) < 0 ||
-        ops->rows_take(l->b, CHANNELS, &l->x) < 0 || ops->rows_take(l->b, VALUE_HEADS, &l->beta) < 0 ||
-        ops->rows_take(l->b, VALUE_HEADS, &l->a) < 0 || ops->rows_take(l->b, VALUE_HEADS * DIM, &l->y) < 0)
+        ops->rows_take(l->b, CHANNELS, &l->x) < 0 || ops->rows_take(l->b, VALUE_HEADS, &l->b_rows) < 0 ||
+        ops->rows_take(l->b, VALUE_HEADS, &l->a_rows) < 0 || ops->rows_take(l->b, VALUE_HEADS * DIM, &l->y) < 0)
         abort();
-    l->w = (struct dk_delta_weights){.conv = weight(l->b, CHANNELS * TAPS),
-                                     .a_log = weight(l->b, VALUE_HEADS),
-                                     .dt_bias = weight(l->b, VALUE_HEADS)};
+    l->w = (struct dk_delta_weights){.conv = weight(l->b, DK_WEIGHT_TAPS, CHANNELS, TAPS),
+                                     .a_log = weight(l->b, DK_WEIGHT_VECTOR, VALUE_HEADS, 1),
+                                     .dt_bias = weight(l->b, DK_WEIGHT_VECTOR, VALUE_HEADS, 1)};
     l->host = bench_noise((size_t)PREFILL * CHANNELS);
-    ops->upload(l->b, l->beta, 0, PREFILL, l->host);
-    ops->upload(l->b, l->a, 0, PREFILL, l->host);
+    ops->upload(l->b, l->b_rows, 0, PREFILL, l->host);
+    ops->upload(l->b, l->a_rows, 0, PREFILL, l->host);
     ops->upload(l->b, l->x, 0, PREFILL, l->host);
 }
 
@@ -157,7 +162,7 @@ static double layers_run(struct layers *l, uint32_t position, uint32_t tokens)
 
         ops->upload(l->b, l->x, 0, tokens, l->host);
         begin = bench_seconds();
-        ops->delta(l->b, l->states, layer, &span, 1, &l->w, l->x, l->beta, l->a, l->y);
+        ops->delta(l->b, l->states, layer, &span, 1, &l->w, l->x, l->b_rows, l->a_rows, l->y);
         spent += bench_seconds() - begin;
     }
     return spent;

@@ -169,8 +169,8 @@ static void check_rope_pairs(const float *x, const float *w)
     for (int i = 0; i < 150; i++) {
         double a = (double)x[2 * i], b = (double)x[2 * i + 1], cosine = (double)w[i], sine = (double)w[150 + i];
 
-        if (fabs(a * cosine - b * sine - (double)y[2 * i]) > 1e-5 ||
-            fabs(b * cosine + a * sine - (double)y[2 * i + 1]) > 1e-5)
+        if (!(fabs(a * cosine - b * sine - (double)y[2 * i]) <= 1e-5 &&
+              fabs(b * cosine + a * sine - (double)y[2 * i + 1]) <= 1e-5))
             fail_case("rope of neighbours: pair %d", i);
     }
     cases_run++;
@@ -197,7 +197,7 @@ static void check_reference(struct dk_rng *rng)
         sum += (double)x[i] * (double)x[i];
     dk_rmsnorm(ref, 300, x, w, 1e-6f, y);
     for (int i = 0; i < 300; i++)
-        if (fabs((double)y[i] - (double)x[i] / sqrt(sum / 300 + 1e-6) * (double)w[i]) > 2e-6)
+        if (!(fabs((double)y[i] - (double)x[i] / sqrt(sum / 300 + 1e-6) * (double)w[i]) <= 2e-6))
             fail_case("rmsnorm: element %d is %g", i, (double)y[i]);
     for (int i = 0, half = 150; i < half; i++) {
         y[i] = x[i];
@@ -205,8 +205,8 @@ static void check_reference(struct dk_rng *rng)
     }
     dk_rope_halves(ref, 300, y, w, w + 150);
     for (int i = 0; i < 150; i++)
-        if (fabs((double)x[i] * (double)w[i] - (double)x[i + 150] * (double)w[i + 150] - (double)y[i]) > 1e-5 ||
-            fabs((double)x[i + 150] * (double)w[i] + (double)x[i] * (double)w[i + 150] - (double)y[i + 150]) > 1e-5)
+        if (!(fabs((double)x[i] * (double)w[i] - (double)x[i + 150] * (double)w[i + 150] - (double)y[i]) <= 1e-5 &&
+              fabs((double)x[i + 150] * (double)w[i] + (double)x[i] * (double)w[i + 150] - (double)y[i + 150]) <= 1e-5))
             fail_case("rope: pair %d", i);
     check_rope_pairs(x, w);
     for (int i = 0; i < 300; i++) {
@@ -218,7 +218,7 @@ static void check_reference(struct dk_rng *rng)
         sum += exp((double)(x[i] * 10) - max);
     dk_softmax(ref, 300, y);
     for (int i = 0; i < 300; i++)
-        if (fabs((double)y[i] - exp((double)(x[i] * 10) - max) / sum) > 1e-6)
+        if (!(fabs((double)y[i] - exp((double)(x[i] * 10) - max) / sum) <= 1e-6))
             fail_case("softmax: element %d is %g", i, (double)y[i]);
     y[0] = -INFINITY;
     y[1] = 2.0f;

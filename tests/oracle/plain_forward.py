@@ -156,11 +156,11 @@ def compare(folder):
     model, trace, worst = Forward(folder), {}, 0.0
     for name, p in prompts.items():
         got = model.run(p["ids"], trace if name == "short" else None)
-        worst = max(worst, numpy.abs(got[-1] - logits[name + ".last"].f32()).max())
+        worst = numpy.maximum(worst, numpy.abs(got[-1] - logits[name + ".last"].f32()).max())
         if name + ".all" in logits:
-            worst = max(worst, numpy.abs(got - logits[name + ".all"].f32()).max())
+            worst = numpy.maximum(worst, numpy.abs(got - logits[name + ".all"].f32()).max())
     assert set(trace) == set(inner), set(trace) ^ set(inner)
-    return worst, max(numpy.abs(trace[n] - t.f32()).max() for n, t in inner.items())
+    return worst, numpy.max([numpy.abs(trace[n] - t.f32()).max() for n, t in inner.items()])
 
 
 if __name__ == "__main__":

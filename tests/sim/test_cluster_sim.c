@@ -14,6 +14,7 @@
 enum { STEPS = 8, SEEDS = 20, VOCAB = 1024 };
 
 struct expected {
+    const char *model;
     uint32_t *prompt, *tokens, count, token_count;
 };
 
@@ -24,11 +25,16 @@ static void quiet(void *ctx, enum dk_log_level level, const char *line)
     (void)line;
 }
 
-static void expected_open(struct expected *e)
+static void expected_open(struct expected *e, const char *model)
 {
-    json_t *golden = golden_json(MODEL "/golden/golden.json");
-    const json_t *short_prompt = json_object_get(json_object_get(golden, "prompts"), "short");
+    const json_t *short_prompt;
+    char path[300];
+    json_t *golden;
 
+    snprintf(path, sizeof path, "%s/golden/golden.json", model);
+    golden = golden_json(path);
+    short_prompt = json_object_get(json_object_get(golden, "prompts"), "short");
+    e->model = model;
     dk_log_setup(quiet, NULL, DK_LOG_WARN, "test");
     e->prompt = golden_ids(short_prompt, "ids", &e->count);
     e->tokens = golden_ids(short_prompt, "greedy_ids", &e->token_count);
@@ -85,7 +91,7 @@ static void many_seeds(uint32_t ducks)
     struct expected e;
     uint64_t end_us;
 
-    expected_open(&e);
+    expected_open(&e, MODEL);
     history(&e, 0, ducks, good, &t, &net, &end_us);
     cr_assert_eq(net.fault_dropped + net.fault_corrupted + t.retransmitted, 0);
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
@@ -134,7 +140,7 @@ Test(cluster_sim, a_seed_is_a_history)
     uint64_t end_a, end_b, end_other;
     struct expected e;
 
-    expected_open(&e);
+    expected_open(&e, MODEL);
     history(&e, 5, 3, logits, &a, &net_a, &end_a);
     history(&e, 5, 3, logits, &b, &net_b, &end_b);
     history(&e, 6, 3, logits, &other, &net_other, &end_other);
@@ -161,7 +167,8 @@ static bool is_forward(const uint8_t *data, size_t bytes)
     size_t payload_bytes;
 
     return dk_data_unpack(&dk__data_request__descriptor, data, bytes, &arena, &m, &payload, &payload_bytes) == 0 &&
-           ((const Dk__DataRequest *)m)->op_case == DK__DATA_REQUEST__OP_MOE_FORWARD;
+           (((const Dk__DataRequest *)m)->op_case == DK__DATA_REQUEST__OP_MOE_FORWARD ||
+            ((const Dk__DataRequest *)m)->op_case == DK__DATA_REQUEST__OP_MLP_FORWARD);
 }
 
 static enum cluster_verdict crash_in_step(void *ctx, struct cluster *c, uint32_t duck, const uint8_t *data,
@@ -177,26 +184,28 @@ static enum cluster_verdict crash_in_step(void *ctx, struct cluster *c, uint32_t
 }
 
 /* at_forward counts the layers that the duck was asked for: the first of them are the prompt's. */
-static void crash_history(const struct expected *e, uint64_t seed, uint32_t at_forward)
+static void crash_history(const struct expected *e, uint64_t seed, uint32_t duck, uint32_t at_forward)
 {
     struct dk_net_faults faults = faults_of(seed);
-    struct crash crash = {.duck = 1, .at_forward = at_forward};
+    struct crash crash = {.duck = duck, .at_forward = at_forward};
     struct dk_err err = {0};
     uint32_t tokens[STEPS];
+    char name[16];
     struct cluster c;
 
+    snprintf(name, sizeof name, "duck-%u", duck);
     cr_assert_eq(cluster_open(&c, 3, &faults, &err), 0, "%s", err.text);
     c.on_request = crash_in_step;
     c.ctx = &crash;
-    cr_assert_eq(cluster_load(&c, MODEL, 32, &err), 0, "%s", err.text);
+    cr_assert_eq(cluster_load(&c, e->model, 32, &err), 0, "%s", err.text);
     cr_assert_eq(cluster_generate(&c, 7, e->prompt, e->count, STEPS, tokens, NULL, &err), -EHOSTUNREACH,
                  "seed %llu: %s", (unsigned long long)seed, err.text);
-    cr_assert(strstr(err.text, "duck-1"), "the text does not name the duck: %s", err.text);
-    cr_assert_not(c.ducks[1].up);
+    cr_assert(strstr(err.text, name), "the text does not name the duck: %s", err.text);
+    cr_assert_not(c.ducks[duck].up);
 
     memset(&err, 0, sizeof err);
-    cr_assert_eq(cluster_duck_start(&c, 1, &err), 0, "%s", err.text);
-    cr_assert_eq(cluster_load(&c, MODEL, 32, &err), 0, "seed %llu, after the crash: %s", (unsigned long long)seed,
+    cr_assert_eq(cluster_duck_start(&c, duck, &err), 0, "%s", err.text);
+    cr_assert_eq(cluster_load(&c, e->model, 32, &err), 0, "seed %llu, after the crash: %s", (unsigned long long)seed,
                  err.text);
     cr_assert_eq(cluster_generate(&c, 8, e->prompt, e->count, STEPS, tokens, NULL, &err), 0, "%s", err.text);
     check_tokens(e, tokens, seed, 3);
@@ -205,12 +214,25 @@ static void crash_history(const struct expected *e, uint64_t seed, uint32_t at_f
 
 Test(cluster_sim, a_duck_dies_and_comes_back)
 {
-    struct expected e;
+    static const struct {
+        const char *model;
+        uint32_t duck; /* one with a part of every layer, or with nearly */
+        uint64_t seeds;
+        uint32_t apart; /* layers between the deaths of two seeds: some in the prompt, some in later steps */
+    } models[] = {
+        {MODEL, 1, 6, 2},
+        {FIXTURES "/qwen3_5_moe-fp8-tiny", 0, 3, 7}, /* its experts are 32 wide: all on duck 0 */
+        {FIXTURES "/deepseek_v32-fp8-tiny", 1, 3, 4},
+    };
 
-    expected_open(&e);
-    for (uint64_t seed = 1; seed <= 6; seed++)
-        crash_history(&e, seed, 1 + (uint32_t)seed * 2); /* in the prompt's layers and in later steps */
-    expected_close(&e);
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct expected e;
+
+        expected_open(&e, models[i].model);
+        for (uint64_t seed = 1; seed <= models[i].seeds; seed++)
+            crash_history(&e, seed, models[i].duck, 1 + (uint32_t)seed * models[i].apart);
+        expected_close(&e);
+    }
 }
 
 /* While loading: the rest of the pieces goes to the new life. */
@@ -232,7 +254,7 @@ Test(cluster_sim, a_duck_dies_while_loading)
     struct expected e;
     struct cluster c;
 
-    expected_open(&e);
+    expected_open(&e, MODEL);
     cr_assert_eq(cluster_open(&c, 2, &faults, &err), 0, "%s", err.text);
     c.on_request = crash_in_load;
     cr_assert_eq(cluster_load(&c, MODEL, 32, &err), -ETIMEDOUT, "loaded without its first duck: %s", err.text);
@@ -263,7 +285,7 @@ Test(cluster_sim, ducks_forget_their_peer_in_a_step)
 {
     struct expected e;
 
-    expected_open(&e);
+    expected_open(&e, MODEL);
     for (uint64_t seed = 1; seed <= 6; seed++) {
         struct crash often = {.at_forward = 3 + (uint32_t)seed};
         struct dk_net_faults faults = faults_of(seed);
@@ -307,7 +329,7 @@ Test(cluster_sim, a_duck_leaves_in_a_step_and_returns)
     struct expected e;
     struct cluster c;
 
-    expected_open(&e);
+    expected_open(&e, MODEL);
     cr_assert_eq(cluster_open(&c, 3, NULL, &err), 0, "%s", err.text);
     c.on_request = silent_once;
     c.ctx = &once;

@@ -9,6 +9,8 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE RelWithDebInfo)
 endif()
 set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g")
+set(CMAKE_C_FLAGS_RELEASE "-O3")   # asserts are cheap and stay on: no NDEBUG
+set(CMAKE_C_FLAGS_MINSIZEREL "-Os")
 
 set(DUCK_SANITIZE "" CACHE STRING "Sanitizers for -fsanitize=, for example address,undefined")
 

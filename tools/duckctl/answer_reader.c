@@ -47,9 +47,10 @@ int answer_read(struct dk_rpc_client *c, uint64_t handle, const struct answer_si
 {
     uint64_t cursor = 0, explain_us = dk_now_us() + QUIET_US;
     struct notice notice = {0};
-    int rc = 0;
+    int rc = 0, ended_rc = 0;
 
     while (rc == 0) {
+        const Dk__Status *failed = NULL;
         Dk__ReadRequest q = DK__READ_REQUEST__INIT;
         ProtobufCMessage *m;
         Dk__ReadReply *r;
@@ -81,10 +82,23 @@ int answer_read(struct dk_rpc_client *c, uint64_t handle, const struct answer_si
         for (size_t i = 0; rc == 0 && i < r->n_events; i++) {
             cursor = r->events[i]->cursor;
             rc = sink->event(sink->ctx, r->events[i], err);
+            failed = rc > 0 ? r->events[i]->error : NULL;
         }
+        if (failed)
+            dk_err_set(err, dk_errno_from_code(failed->code), "%s",
+                       failed->text ? failed->text : dk_code_name(failed->code));
+        ended_rc = failed ? dk_errno_from_code(failed->code) : 0;
         protobuf_c_message_free_unpacked(m, NULL);
         if (rc < 0)
             answer_cancel(c, handle);
     }
-    return rc < 0 ? rc : 0;
+    return rc < 0 ? rc : ended_rc;
+}
+
+int answer_take(struct dk_rpc_client *c, uint64_t handle, int rc, const struct answer_sink *sink, struct dk_err *err)
+{
+    if (rc == 0)
+        return answer_read(c, handle, sink, err);
+    answer_cancel(c, handle);
+    return rc;
 }

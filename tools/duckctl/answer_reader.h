@@ -14,8 +14,11 @@ struct answer_sink {
     bool quiet; /* nothing is told on stderr */
 };
 
-/* 0: the last event came; -EINTR after Ctrl-C: the sequence was cancelled; or what the calls and the sink gave. */
+/* 0: the last event came; -EINTR after Ctrl-C: the sequence was cancelled; or what the calls, the sink and a finish
+ * with ERROR gave. */
 int answer_read(struct dk_rpc_client *c, uint64_t handle, const struct answer_sink *sink, struct dk_err *err);
+/* The same if rc, of what was made ready for the answer, is 0; otherwise cancels the sequence and returns rc. */
+int answer_take(struct dk_rpc_client *c, uint64_t handle, int rc, const struct answer_sink *sink, struct dk_err *err);
 /* A second Ctrl-C ends this too. */
 int answer_cancel(struct dk_rpc_client *c, uint64_t handle);
 

@@ -26,6 +26,21 @@ static void print_words(const char *group)
     }
 }
 
+/* The words that an option takes, where it takes only some. */
+static void print_choices(void)
+{
+    for (const struct verb *const *v = verbs; *v; v++)
+        for (const struct dk_option *o = (*v)->options; o->name; o++) {
+            if (!o->choices)
+                continue;
+            printf("    \"%s%s%s --%s\") COMPREPLY=($(compgen -W \"", (*v)->group ? (*v)->group : "",
+                   (*v)->group ? " " : "", (*v)->name, o->name);
+            for (const char *p = o->choices; *p; p++)
+                putchar(*p == '|' ? ' ' : *p);
+            printf("\" -- \"$word\")); return;;\n");
+        }
+}
+
 static int run(const struct verb *self, int argc, char **argv)
 {
     const char *words[1] = {"bash"};
@@ -47,10 +62,14 @@ static int run(const struct verb *self, int argc, char **argv)
     printf("\" -- \"$word\")); return; fi\n  case \"${COMP_WORDS[COMP_CWORD-1]}\" in\n"
            "    --model|--file|--messages|--tools|--logits-out|--trace-out) COMPREPLY=($(compgen -f -- \"$word\")); "
            "return;;\n  esac\n"
-           "  case \"$verb\" in\n");
+           "  case \"$verb ${COMP_WORDS[COMP_CWORD-1]}\" in\n");
+    print_choices();
+    printf("  esac\n  case \"$verb\" in\n");
     for (const struct verb *const *v = verbs; *v; v++) {
-        printf("    \"%s%s%s\") COMPREPLY=($(compgen -W \"", (*v)->group ? (*v)->group : "", (*v)->group ? " " : "",
-               (*v)->name);
+        printf("    \"%s%s%s\") %sCOMPREPLY=($(compgen -W \"", (*v)->group ? (*v)->group : "", (*v)->group ? " " : "",
+               (*v)->name,
+               /* Its argument is a folder. */
+               *v == &verb_inspect ? "[[ $word != -* ]] && COMPREPLY=($(compgen -d -- \"$word\")) || " : "");
         for (const struct dk_option *o = (*v)->options; o->name; o++)
             printf("--%s ", o->name);
         printf("\" -- \"$word\"));;\n");

@@ -12,7 +12,7 @@
 struct generate_settings {
     struct common_settings common;
     struct prompt_options prompt;
-    const char *logits_out, *trace_out;
+    const char *logits_out, *trace_out, *trace_layers;
     uint32_t max_tokens, top_k, logprobs, prefill_chunk;
     uint64_t seed;
     double temperature, top_p;
@@ -26,7 +26,8 @@ static const struct generate_settings defaults = {COMMON_DEFAULTS, .temperature 
 
 #define F(f) offsetof(struct generate_settings, f)
 static const struct dk_option options[] = {
-    {"prompt", DK_OPT_TEXT, F(prompt.text), "TEXT", "continue this text as it is", 0, 0, NULL, NULL},
+    {"prompt", DK_OPT_TEXT, F(prompt.text), "TEXT",
+     "continue this text as it is, behind the tokenizer's first token if it has one", 0, 0, NULL, NULL},
     PROMPT_OPTIONS(struct generate_settings),
     {"max-tokens", DK_OPT_U32, F(max_tokens), "N", "most tokens to make; absent: what the context leaves", 1, 1u << 31,
      NULL, &max_tokens_given},
@@ -43,6 +44,8 @@ static const struct dk_option options[] = {
      0, 0, NULL, NULL},
     {"trace-out", DK_OPT_TEXT, F(trace_out), "FILE",
      "write the values inside the layers for the whole prompt, a safetensors file", 0, 0, NULL, NULL},
+    {"trace-layers", DK_OPT_TEXT, F(trace_layers), "0,3-5", "only of these layers, with --trace-out; absent: of all", 0,
+     0, NULL, NULL},
     {"stop", DK_OPT_LIST, F(stop), "TEXT", "end before this text; may be given several times", 0, 0, NULL, NULL},
     {"ignore-eos", DK_OPT_FLAG, F(ignore_eos), NULL, "go on after the model's end token", 0, 0, NULL, NULL},
     {"prefill-chunk", DK_OPT_U32, F(prefill_chunk), "N", "most prompt tokens in one step", 1, 1u << 20, NULL, NULL},
@@ -80,7 +83,7 @@ static bool in_line(void *ctx)
     return o->any_text && !o->ends_in_newline;
 }
 
-/* Files for what else the answer brings. They are removed again unless all of it comes. */
+/* Files for what else the answer brings. They get into their place when all of it has come. */
 static int files_open(const struct generate_settings *s, struct generate_output *o, const Dk__SubmitReply *submitted,
                       struct dk_err *err)
 {
@@ -90,46 +93,36 @@ static int files_open(const struct generate_settings *s, struct generate_output 
         rc = logits_file_open(&o->logits, s->logits_out, submitted->n_prompt_ids, err);
     if (rc == 0 && s->trace_out)
         rc = trace_file_open(&o->trace, s->trace_out, submitted->prompt_ids, submitted->n_prompt_ids, err);
+    if (rc == 0 && output_file_same(&o->logits.out, &o->trace.out))
+        rc = dk_err_set(err, USAGE_ERROR, "--logits-out and --trace-out: both are the file %s; give them two",
+                        s->trace_out);
     return rc;
 }
 
 static int files_finish(struct generate_output *o, int rc, struct dk_err *err)
 {
-    int logits_rc = logits_file_finish(&o->logits, rc == 0 ? err : NULL);
+    int logits_rc = logits_file_finish(&o->logits, rc == 0, rc == 0 ? err : NULL);
     int trace_rc = trace_file_finish(&o->trace, rc == 0, rc == 0 && logits_rc == 0 ? err : NULL);
 
     return rc ? rc : logits_rc ? logits_rc : trace_rc;
 }
 
-static int generate(const struct generate_settings *s, struct dk_rpc_client *client, const struct prompt *p,
-                    struct dk_err *err)
+static int generate(void *ctx, struct dk_rpc_client *client, const Dk__SubmitReply *submitted, struct dk_err *err)
 {
+    const struct generate_settings *s = ctx;
     struct generate_output o;
     struct answer_sink sink = {.event = on_event, .in_line = in_line, .ctx = &o, .quiet = s->common.json};
-    ProtobufCMessage *m;
-    Dk__SubmitReply *submitted;
-    int rc = prompt_submit(client, &s->prompt, p, &m, err);
+    int rc;
 
-    if (rc < 0)
-        return rc;
-    submitted = (Dk__SubmitReply *)m;
     generate_output_open(&o, s->common.json, logprobs_given, submitted);
     rc = files_open(s, &o, submitted, err);
-    if (rc < 0)
-        answer_cancel(client, submitted->handle);
-    else
-        rc = answer_read(client, submitted->handle, &sink, err);
-    if (rc == 0 && o.err.rc) {
-        *err = o.err;
-        rc = o.err.rc;
-    }
+    rc = answer_take(client, submitted->handle, rc, &sink, err);
     rc = files_finish(&o, rc, err);
     if (rc == 0)
         generate_output_end(&o);
     else if (o.any_text && !s->common.json)
         putchar('\n');
     generate_output_close(&o);
-    protobuf_c_message_free_unpacked(m, NULL);
     return rc;
 }
 
@@ -137,7 +130,6 @@ static int run(const struct verb *self, int argc, char **argv)
 {
     struct generate_settings s;
     struct prompt p = {.request = DK__SUBMIT_REQUEST__INIT};
-    struct dk_rpc_client *client = NULL;
     struct dk_err err = {0};
     const char *defect;
     int rc = verb_begin(self, &s, sizeof s, argc, argv, NULL, 0, NULL);
@@ -145,20 +137,19 @@ static int run(const struct verb *self, int argc, char **argv)
     if (rc >= 0)
         return rc;
     defect = prompt_options_defect(&s.prompt, "--prompt");
+    if (!defect && s.trace_layers && !s.trace_out)
+        defect = "--trace-layers goes with --trace-out FILE";
     if (defect)
         return verb_usage(self, defect);
     rc = 0;
     for (uint32_t i = 0; rc == 0 && i < s.stop.count; i++)
         rc = text_check("--stop", s.stop.items[i], &err);
     sampling_make(&s, &p.request);
+    if (rc == 0 && s.trace_layers)
+        rc = trace_layers_parse(s.trace_layers, &p.request.trace_layers, &p.request.n_trace_layers, &err);
     if (rc == 0)
-        rc = prompt_make(&s.prompt, "--prompt", &p, &err);
-    if (rc == 0)
-        rc = target_open(&s.common, &client, &err);
-    if (rc == 0)
-        rc = generate(&s, client, &p, &err);
-    dk_rpc_client_close(client);
-    prompt_close(&p);
+        rc = prompt_run(&s.common, &s.prompt, "--prompt", &p, generate, &s, &err);
+    free(p.request.trace_layers);
     return rc < 0 ? verb_fail(s.common.json, &err) : EXIT_DONE;
 }
 
@@ -175,5 +166,7 @@ const struct verb verb_generate = {
                "--trace-out takes the whole prompt in one step and writes F32 and I32 tensors: ids [T], embed,\n"
                "final_norm and layer.N.out, .mixer_out [T][hidden]; what a layer keeps for later tokens (.k, .v;\n"
                ".kv_latent, .k_pe, .index_k; .conv_state, .recurrent_state); .selected [T][index_topk];\n"
-               ".moe.in, .moe.out, .moe.router_logits, .moe.expert_ids, .moe.expert_weights.",
+               ".moe.in, .moe.out, .moe.router_logits, .moe.expert_ids, .moe.expert_weights. At most 64 MiB are sent:\n"
+               "with a large model --trace-layers 0,3-5 chooses layers; ids, embed and final_norm always come.\n"
+               "The files are FILE.tmp until they are complete; an older FILE stays if anything fails.",
 };

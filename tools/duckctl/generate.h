@@ -19,7 +19,6 @@ struct generate_output {
     size_t text_bytes;
     bool ends_in_newline, any_text;
     Dk__FinishReason finish;
-    struct dk_err err; /* of a finish with ERROR */
     Dk__GenerationStats stats;
 };
 

@@ -79,16 +79,13 @@ int generate_output_event(struct generate_output *o, const Dk__Event *e, struct 
     }
     if (e->text)
         rc = take_text(o, e->text, err);
-    if (rc == 0 && e->has_logits && o->logits.file)
+    if (rc == 0 && e->has_logits && o->logits.out.file)
         rc = logits_file_append(&o->logits, e->logits.data, e->logits.len, e->vocab, err);
-    for (size_t i = 0; rc == 0 && i < e->n_trace && o->trace.file; i++)
+    for (size_t i = 0; rc == 0 && i < e->n_trace && o->trace.out.file; i++)
         rc = trace_file_add(&o->trace, e->trace[i], err);
     if (rc < 0 || !e->has_finish)
         return rc;
     o->finish = e->finish;
-    if (e->error)
-        dk_err_set(&o->err, dk_errno_from_code(e->error->code), "%s",
-                   e->error->text ? e->error->text : dk_code_name(e->error->code));
     if (e->stats)
         o->stats = *e->stats;
     return 1;

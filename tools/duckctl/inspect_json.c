@@ -164,6 +164,7 @@ json_t *inspect_json(const struct inspect *m)
                                   "cache_bytes_per_1000_tokens", (json_int_t)(1000 * m->token_bytes),
                                   "state_bytes_per_sequence", (json_int_t)m->sequence_bytes, "context",
                                   (json_int_t)m->context, "sequence_bytes", (json_int_t)cache));
+    json_object_set_new(o, "problem_count", number(m->problem_count));
     json_object_set_new(o, "problems", problems_json(m));
     return o;
 }

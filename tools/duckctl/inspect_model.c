@@ -98,24 +98,72 @@ static bool stored_add(struct stored *s, struct inspect_part *p, const char *nam
     return t != NULL;
 }
 
+/* Where an expert's tensor is if all experts of its layer are in two; NULL: it is none of an expert. Valid until the
+ * next call. */
+static const char *fused_name(const struct inspect *m, const struct dk_tensor_want *t)
+{
+    static char name[96];
+
+    if (t->place != DK_PLACE_DUCKS || !m->config.layer_is_moe[t->layer])
+        return NULL;
+    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%s", t->layer,
+             strstr(t->name, ".down_proj.") ? "down_proj" : "gate_up_proj");
+    return name;
+}
+
 static int store_one(void *ctx, const struct dk_tensor_want *t)
 {
     struct stored *s = ctx;
     struct inspect_part *p = &s->m->parts[t->place == DK_PLACE_DUCKS ? PART_DUCKS : PART_WORKER];
+    const char *fused = fused_name(s->m, t);
     char name[256];
+    bool found;
 
-    p->parameters += elements_of(t->rank, t->shape);
-    if (stored_add(s, p, t->name)) {
+    if (fused && dk_checkpoint_find(s->ck, fused)) {
+        found = true;
+        if (strstr(t->name, ".experts.0.gate_proj.") || strstr(t->name, ".experts.0.down_proj."))
+            stored_add(s, p, fused);
+    } else {
+        found = stored_add(s, p, t->name);
         snprintf(name, sizeof name, "%s_scale_inv", t->name);
-        if (t->linear)
+        if (found && t->linear)
             stored_add(s, p, name);
-    } else if (strstr(t->name, ".experts.0.gate_proj.")) { /* all experts of the layer in two tensors */
-        snprintf(name, sizeof name, "model.layers.%u.mlp.experts.gate_up_proj", t->layer);
-        stored_add(s, p, name);
-        snprintf(name, sizeof name, "model.layers.%u.mlp.experts.down_proj", t->layer);
-        stored_add(s, p, name);
     }
+    if (found)
+        p->parameters += elements_of(t->rank, t->shape);
     return 0;
+}
+
+/* The tensors that are missing or wrong, by name. */
+static int check_one(void *ctx, const struct dk_tensor_want *t)
+{
+    struct stored *s = ctx;
+    const struct dk_tensor *weight, *scales;
+    const char *fused = fused_name(s->m, t);
+    struct dk_err err = {0};
+    int rc;
+
+    if (fused && dk_checkpoint_find(s->ck, fused))
+        return 0;
+    if (t->linear)
+        rc = dk_checkpoint_get_weight(s->ck, t->name, t->shape[0], t->shape[1], &weight, &scales, &err);
+    else
+        rc = dk_checkpoint_get_shape(s->ck, t->name, t->rank, t->shape, 0, &weight, &err);
+    if (rc < 0)
+        problem_add(s->m, err.text);
+    return 0;
+}
+
+static void check_stored(struct stored *s)
+{
+    uint32_t before = s->m->problem_count;
+    struct dk_err err = {0};
+
+    if (dk_model_tensors_check(&s->m->config, s->ck, &err) == 0)
+        return;
+    dk_model_tensors(&s->m->config, check_one, s);
+    if (s->m->problem_count == before) /* it is in what is not listed one by one: fused experts */
+        problem_add(s->m, err.text);
 }
 
 static bool ends_with(const char *text, const char *end)
@@ -178,8 +226,7 @@ static void look_at_weights(struct inspect *m)
         problem_add(m, err.text);
     } else {
         m->weights = WEIGHTS_READ;
-        if (dk_model_tensors_check(&m->config, s.ck, &err) < 0)
-            problem_add(m, err.text);
+        check_stored(&s);
         dk_model_tensors(&m->config, store_one, &s);
         dk_checkpoint_unused(s.ck, store_other, m);
         dk_checkpoint_close(s.ck);
@@ -196,7 +243,7 @@ static enum dk_dtype config_dtype(const char *dir)
     json_t *root, *parts[2];
 
     snprintf(path, sizeof path, "%s/config.json", dir);
-    root = json_load_file(path, 0, NULL); /* it has been read without an error before */
+    root = json_load_file(path, JSON_DECODE_INT_AS_REAL, NULL); /* it has been read without an error before */
     parts[0] = json_object_get(root, "text_config");
     parts[1] = root;
     for (int i = 1; i >= 0; i--) {

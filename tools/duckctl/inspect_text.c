@@ -38,10 +38,10 @@ static void print_layers(const struct dk_model_config *c)
 {
     static const char *const mixers[] = {
         [DK_MIXER_ATTENTION] = "full attention", [DK_MIXER_DELTA] = "Gated DeltaNet", [DK_MIXER_MLA] = "MLA"};
-    const char *separator = ": ";
+    bool first = true;
 
     head("layers");
-    printf("%u", c->layers);
+    printf("%u: ", c->layers);
     for (int moe = 0; moe < 2; moe++)
         for (uint32_t mixer = DK_MIXER_ATTENTION; mixer <= DK_MIXER_MLA; mixer++) {
             uint32_t count = 0;
@@ -50,10 +50,11 @@ static void print_layers(const struct dk_model_config *c)
                 count += c->mixer[i] == mixer && c->layer_is_moe[i] == (moe != 0);
             if (!count)
                 continue;
-            printf("%s%u %s with %s", separator, count, mixers[mixer], moe ? "experts" : "a dense feed-forward");
-            separator = ", ";
+            if (!first)
+                head("");
+            printf("%u %s with %s\n", count, mixers[mixer], moe ? "experts" : "a dense feed-forward");
+            first = false;
         }
-    putchar('\n');
 }
 
 static void print_mixers(const struct dk_model_config *c)
@@ -74,9 +75,11 @@ static void print_mixers(const struct dk_model_config *c)
         head("MLA");
         printf("%u heads of %u + %u, values of %u, latents of %u", c->heads, c->mla.nope_dim, c->mla.rope_dim,
                c->mla.value_dim, c->mla.kv_rank);
-        if (c->mla.q_rank)
-            printf(", queries of %u", c->mla.q_rank);
         putchar('\n');
+        if (c->mla.q_rank) {
+            head("");
+            printf("queries of %u\n", c->mla.q_rank);
+        }
     }
     if (c->index.heads) {
         head("indexer");
@@ -104,9 +107,11 @@ static void print_feed_forward(const struct dk_model_config *c)
 static void print_rope(const struct dk_rope_config *r)
 {
     head("rotation");
-    printf("%u dimensions, theta %g", r->dims, r->theta);
-    if (r->scaling != DK_ROPE_PLAIN)
-        printf(", %s scaling by %g", inspect_rope_name(r->scaling), r->factor);
+    printf("%u dimensions, theta %g\n", r->dims, r->theta);
+    if (r->scaling == DK_ROPE_PLAIN)
+        return;
+    head("");
+    printf("%s scaling by %g", inspect_rope_name(r->scaling), r->factor);
     if (r->scaling == DK_ROPE_LLAMA3 || r->scaling == DK_ROPE_YARN)
         printf(" from %u positions", r->original_context);
     putchar('\n');
@@ -114,8 +119,6 @@ static void print_rope(const struct dk_rope_config *r)
 
 static void print_tokens(const struct inspect *m)
 {
-    const char *separator = "";
-
     head("tokenizer");
     if (m->tokenizer)
         printf("byte-level BPE of %u ids", dk_tokenizer_size(m->tokenizer));
@@ -130,12 +133,15 @@ static void print_tokens(const struct inspect *m)
 
         if (m->tokenizer && id < dk_tokenizer_size(m->tokenizer))
             text = dk_tokenizer_token(m->tokenizer, id, &bytes);
-        printf("%s%u", separator, id);
+        if (i)
+            head("");
+        printf("%u", id);
         if (text)
             printf(" %.*s", (int)bytes, (const char *)text);
-        separator = ", ";
+        putchar('\n');
     }
-    puts(m->generation.eos_count ? "" : "none: an answer ends with the context");
+    if (!m->generation.eos_count)
+        puts("none: an answer ends with the context");
 }
 
 static void print_weights(const struct inspect *m)
@@ -144,9 +150,12 @@ static void print_weights(const struct inspect *m)
     if (m->weights == WEIGHTS_READ)
         printf("sizes as the weight files' headers say\n");
     else
-        printf("%s; sizes computed from config.json: %s%s\n",
-               m->weights == WEIGHTS_NONE ? "none in this folder" : "not readable",
-               m->config.scale_block ? "FP8 with block scales, the rest " : "", dk_dtype_name(m->dtype));
+        printf("%s\n", m->weights == WEIGHTS_NONE ? "none in this folder" : "not readable");
+    if (m->weights == WEIGHTS_READ)
+        return;
+    head("");
+    printf("sizes computed from config.json: %s%s\n", m->config.scale_block ? "FP8 with scales, the rest " : "",
+           dk_dtype_name(m->dtype));
 }
 
 static void print_part(enum inspect_part_kind kind, const struct inspect_part *p)
@@ -155,25 +164,25 @@ static void print_part(enum inspect_part_kind kind, const struct inspect_part *p
 
     snprintf(name, sizeof name, "%s%s", inspect_part_name(kind),
              kind == PART_VISION || kind == PART_MTP ? " (not run)" : "");
-    printf("  %-34s %8llu  %14s  %10s ", name, (unsigned long long)p->tensors,
+    printf("  %-34s %8llu  %14s  %10s\n", name, (unsigned long long)p->tensors,
            count_text(p->parameters, count, sizeof count), size_text(p->bytes, size, sizeof size));
     for (int t = 0; t <= DK_DTYPE_COUNT; t++)
         if (p->type_bytes[t])
-            printf("  %s %s", t < DK_DTYPE_COUNT ? dk_dtype_name((enum dk_dtype)t) : "other types",
+            printf("    %-58s  %10s\n", t < DK_DTYPE_COUNT ? dk_dtype_name((enum dk_dtype)t) : "other types",
                    size_text(p->type_bytes[t], type, sizeof type));
-    putchar('\n');
 }
 
 static void print_needs(const struct inspect *m)
 {
-    char one[32], all[32], state[32];
+    char one[32];
 
-    printf("\nworker: %s of weights, %s of cache per 1000 tokens",
-           size_text(m->parts[PART_WORKER].bytes, one, sizeof one), size_text(1000 * m->token_bytes, all, sizeof all));
+    puts("\nworker:");
+    printf("  %-34s %14s\n", "weights", size_text(m->parts[PART_WORKER].bytes, one, sizeof one));
+    printf("  %-34s %14s\n", "cache per 1000 tokens", size_text(1000 * m->token_bytes, one, sizeof one));
     if (m->sequence_bytes)
-        printf(" and %s per sequence", size_text(m->sequence_bytes, state, sizeof state));
-    printf("; a sequence of %u: %s\n\n", m->context,
-           size_text(m->token_bytes * m->context + m->sequence_bytes, all, sizeof all));
+        printf("  %-34s %14s\n", "states per sequence", size_text(m->sequence_bytes, one, sizeof one));
+    printf("  a sequence of %-20u %14s\n\n", m->context,
+           size_text(m->token_bytes * m->context + m->sequence_bytes, one, sizeof one));
     printf("  %5s  %14s\n", "ducks", "a duck at most");
     for (uint32_t i = 0; i < m->flock_count; i++) {
         const struct inspect_flock *f = &m->flocks[i];

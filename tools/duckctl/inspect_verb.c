@@ -80,9 +80,10 @@ const struct verb verb_inspect = {
         "  router softmax|groups, groups, groups_kept} or null, rope {dims, theta, scaling none|linear|llama3|yarn,\n"
         "  factor, original_context}, tokenizer {kind, size} or null, chat_format, end_tokens [id],\n"
         "  dtype (of what is not FP8), fp8, weights read|none|damaged (only read: sizes are as stored),\n"
-        "  parameters (of the language part), active_parameters (without the experts that a token does not choose),\n"
+        "  parameters (of the language part, by config.json), active_parameters (without the experts that a token does "
+        "not choose),\n"
         "  parts [{part worker|ducks|vision|multi-token prediction|unknown, run, tensors, parameters, bytes,\n"
         "  bytes_by_type}], multiple_of, flocks [{ducks, busy (ducks with a part), largest_bytes (of a duck)}],\n"
         "  worker {weight_bytes, cache_bytes_per_1000_tokens, state_bytes_per_sequence, context, sequence_bytes\n"
-        "  (of one as long as context)}, problems [text].",
+        "  (of one as long as context)}, problem_count, problems [text] (the first 20).",
 };

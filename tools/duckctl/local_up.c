@@ -63,6 +63,7 @@ struct up {
     struct cluster_dir dir;
     struct cluster_record record;
     struct dk_rpc_client *client;
+    Dk__LoadRequest load; /* but for the model */
     int lock;
 };
 
@@ -173,27 +174,31 @@ static int wait_for_nodes(struct up *u, int wanted, struct dk_err *err)
     return 0;
 }
 
+/* A text for verb_usage(), or NULL. */
+static const char *load_make(const struct up_settings *s, Dk__LoadRequest *q)
+{
+    dk__load_request__init(q);
+    q->has_tp = s->tp != 0;
+    q->tp = s->tp;
+    q->has_multiple_of = true;
+    q->multiple_of = s->multiple_of;
+    q->has_context = s->context != 0;
+    q->context = s->context;
+    q->backend = (char *)(uintptr_t)s->backend;
+    return attention_set(q, s->attention, s->allow_full);
+}
+
 static int load(struct up *u, const char *model, struct dk_err *err)
 {
-    const struct up_settings *s = u->settings;
-    Dk__LoadRequest q = DK__LOAD_REQUEST__INIT;
     ProtobufCMessage *m;
     int rc;
 
-    q.model_dir = (char *)(uintptr_t)model;
-    q.has_tp = s->tp != 0;
-    q.tp = s->tp;
-    q.has_multiple_of = true;
-    q.multiple_of = s->multiple_of;
-    q.has_context = s->context != 0;
-    q.context = s->context;
-    q.backend = (char *)(uintptr_t)s->backend;
-    attention_set(&q, s->attention, s->allow_full);
-    rc = client_call(u->client, "Load", &q.base, 30000, &m, err);
+    u->load.model_dir = (char *)(uintptr_t)model;
+    rc = client_call(u->client, "Load", &u->load.base, 30000, &m, err);
     if (rc < 0)
         return rc;
     protobuf_c_message_free_unpacked(m, NULL);
-    return wait_until_ready(u->client, s->common.json, still_alive, u, err);
+    return wait_until_ready(u->client, u->settings->common.json, still_alive, u, err);
 }
 
 static void say(const struct up *u, const char *text)
@@ -254,14 +259,16 @@ static int run(const struct verb *self, int argc, char **argv)
     struct up u = {.settings = &s};
     struct dk_err err = {0};
     char model[PATH_MAX];
+    const char *defect;
     int rc = verb_begin(self, &s, sizeof s, argc, argv, NULL, 0, NULL);
 
     if (rc >= 0)
         return rc;
     if (s.tp > s.ducks)
         return verb_usage(self, "--tp cannot be larger than --ducks");
-    if (s.allow_full && strcmp(s.attention, "full"))
-        return verb_usage(self, "--allow-full goes with --attention full");
+    defect = load_make(&s, &u.load);
+    if (defect)
+        return verb_usage(self, defect);
     if (s.listen && !strcmp(s.port, "af_packet") && strncmp(s.listen, "ipc://", 6))
         return verb_usage(self,
                           "--port af_packet does not go with this --listen: its network namespaces reach no address "

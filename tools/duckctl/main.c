@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,6 +35,20 @@ static const struct verb *find(int argc, char **argv, int *words)
     return NULL;
 }
 
+/* What a verb printed must have arrived: a full disk is not a success. */
+static int output_end(int rc)
+{
+    bool flushed;
+
+    errno = 0;
+    flushed = fflush(stdout) == 0;
+    if (flushed && !ferror(stdout))
+        return rc;
+    if (rc == EXIT_DONE)
+        fprintf(stderr, "duckctl: standard output: %s\n", flushed || !errno ? "not all was written" : strerror(errno));
+    return rc == EXIT_DONE ? EXIT_REFUSED : rc;
+}
+
 int main(int argc, char **argv)
 {
     const struct verb *v;
@@ -44,11 +59,11 @@ int main(int argc, char **argv)
     dk_log_setup(NULL, NULL, DK_LOG_WARN, "duckctl");
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "help") || !strcmp(argv[1], "-h")) {
         help(argc < 2 ? stderr : stdout);
-        return argc < 2 ? EXIT_USAGE : EXIT_DONE;
+        return argc < 2 ? EXIT_USAGE : output_end(EXIT_DONE);
     }
     if (!strcmp(argv[1], "--version")) {
         printf("duckctl %s\n", DUCKLLM_VERSION);
-        return EXIT_DONE;
+        return output_end(EXIT_DONE);
     }
     v = find(argc, argv, &words);
     if (!v) {
@@ -57,5 +72,5 @@ int main(int argc, char **argv)
                    argc > 2 && !strcmp(argv[1], "local") ? argv[2] : "");
         return verb_fail(json_asked(argc, argv), &err);
     }
-    return v->run(v, argc - 1 - words, argv + 1 + words);
+    return output_end(v->run(v, argc - 1 - words, argv + 1 + words));
 }

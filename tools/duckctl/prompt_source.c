@@ -22,6 +22,8 @@ const char *prompt_options_defect(const struct prompt_options *o, const char *te
         return "--thinking goes with --chat and --messages";
     if (o->tools && !o->chat && !o->messages)
         return "--tools goes with --chat and --messages";
+    if (o->tools && o->messages && !strcmp(o->tools, "-") && !strcmp(o->messages, "-"))
+        return "--messages and --tools: standard input can be one of them only";
     return NULL;
 }
 
@@ -38,42 +40,41 @@ static int messages_from_chat(const struct prompt_options *o, struct prompt *p, 
     return p->messages_json ? 0 : dk_err_set(err, USAGE_ERROR, "--chat, --system: the text is not UTF-8");
 }
 
+/* A whole file that must be UTF-8 text without a zero byte. */
+static int text_from_file(const char *option, const char *path, char **text, struct dk_err *err)
+{
+    size_t bytes;
+    int rc = text_file_read(option, path, text, &bytes, err);
+
+    if (rc < 0)
+        return rc;
+    if (strlen(*text) != bytes)
+        return dk_err_set(err, -EINVAL, "%s %s: the text contains a zero byte", option, path);
+    if (text_check(option, *text, NULL) < 0)
+        return dk_err_set(err, -EINVAL, "%s %s: the text is not UTF-8", option, path);
+    return 0;
+}
+
 /* A file with a JSON array of `what`. */
 static int array_from_file(const char *option, const char *path, const char *what, char **out, struct dk_err *err)
 {
-    FILE *f = fopen(path, "rb");
+    char *text = NULL;
     json_error_t why;
     json_t *list;
+    int rc = text_from_file(option, path, &text, err);
 
-    /* Opening a folder for reading succeeds, reading it does not. */
-    if (!f || (getc(f) == EOF && ferror(f))) {
-        int rc = dk_err_set(err, -errno, "%s %s: %s", option, path, strerror(errno));
-
-        if (f)
-            fclose(f);
+    if (rc < 0) {
+        free(text);
         return rc;
     }
-    rewind(f);
-    list = json_loadf(f, JSON_REJECT_DUPLICATES, &why);
-    fclose(f);
+    list = json_loads(text, JSON_REJECT_DUPLICATES, &why);
+    free(text);
     if (!list)
         return dk_err_set(err, -EINVAL, "%s %s, line %d: %s", option, path, why.line, why.text);
     if (json_is_array(list))
         *out = json_dumps(list, JSON_COMPACT);
     json_decref(list);
     return *out ? 0 : dk_err_set(err, -EINVAL, "%s %s: must be an array of %s", option, path, what);
-}
-
-static int text_from_file(const char *path, struct prompt *p, struct dk_err *err)
-{
-    size_t bytes;
-    int rc = text_file_read(path, &p->file_text, &bytes, err);
-
-    if (rc < 0)
-        return rc;
-    if (strlen(p->file_text) != bytes)
-        return dk_err_set(err, -EINVAL, "--file %s: the text contains a zero byte", path);
-    return text_check("--file", p->file_text, err);
 }
 
 static int chat_make(const struct prompt_options *o, struct prompt *p, struct dk_err *err)
@@ -92,7 +93,7 @@ static int chat_make(const struct prompt_options *o, struct prompt *p, struct dk
     return rc;
 }
 
-int prompt_make(const struct prompt_options *o, const char *text_option, struct prompt *p, struct dk_err *err)
+static int prompt_make(const struct prompt_options *o, const char *text_option, struct prompt *p, struct dk_err *err)
 {
     Dk__SubmitRequest *q = &p->request;
     size_t count = 0;
@@ -109,13 +110,13 @@ int prompt_make(const struct prompt_options *o, const char *text_option, struct 
         q->ids = &p->ids;
         return rc;
     }
-    rc = o->file ? text_from_file(o->file, p, err) : text_check(text_option, o->text, err);
+    rc = o->file ? text_from_file("--file", o->file, &p->file_text, err) : text_check(text_option, o->text, err);
     q->prompt_case = DK__SUBMIT_REQUEST__PROMPT_TEXT;
     q->text = o->file ? p->file_text : (char *)(uintptr_t)o->text;
     return rc;
 }
 
-void prompt_close(struct prompt *p)
+static void prompt_close(struct prompt *p)
 {
     free(p->file_text);
     free(p->messages_json);
@@ -123,19 +124,50 @@ void prompt_close(struct prompt *p)
     free(p->id_list);
 }
 
-static bool begins(const char *text, const char *head)
+/* An error that begins with a field of the request is told of the file that the field came from. */
+static void name_file(const char *field, const char *option, const char *path, struct dk_err *err)
 {
-    return !strncmp(text, head, strlen(head));
+    size_t n = strlen(field);
+
+    if (!path || strncmp(err->text, field, n) != 0)
+        return;
+    memmove(err->text, err->text + n, strlen(err->text + n) + 1);
+    dk_err_prefix(err, "%s %s", option, path);
 }
 
-int prompt_submit(struct dk_rpc_client *c, const struct prompt_options *o, const struct prompt *p, ProtobufCMessage **m,
-                  struct dk_err *err)
+static int prompt_submit(struct dk_rpc_client *c, const struct prompt_options *o, const struct prompt *p,
+                         ProtobufCMessage **m, struct dk_err *err)
 {
     int rc = client_call(c, "Submit", &p->request.base, 30000, m, err);
 
-    if (rc == -EINVAL && o->tools && begins(err->text, "tools"))
+    if (rc == 0)
+        return 0;
+    if (o->tools && !strncmp(err->text, "tools[", 6))
         dk_err_prefix(err, "--tools %s", o->tools);
-    else if (rc == -EINVAL && o->messages && begins(err->text, "messages"))
+    else if (o->messages && !strncmp(err->text, "messages[", 9))
         dk_err_prefix(err, "--messages %s", o->messages);
+    name_file("tools_json: ", "--tools", o->tools, err);
+    name_file("tools: ", "--tools", o->tools, err);
+    name_file("messages_json: ", "--messages", o->messages, err);
+    return rc;
+}
+
+int prompt_run(const struct common_settings *common, const struct prompt_options *o, const char *text_option,
+               struct prompt *p, prompt_fn *fn, void *ctx, struct dk_err *err)
+{
+    struct dk_rpc_client *client = NULL;
+    ProtobufCMessage *m = NULL;
+    int rc = prompt_make(o, text_option, p, err);
+
+    if (rc == 0)
+        rc = target_open(common, &client, err);
+    if (rc == 0)
+        rc = prompt_submit(client, o, p, &m, err);
+    if (rc == 0)
+        rc = fn(ctx, client, (const Dk__SubmitReply *)m, err);
+    if (m)
+        protobuf_c_message_free_unpacked(m, NULL);
+    dk_rpc_client_close(client);
+    prompt_close(p);
     return rc;
 }

@@ -16,41 +16,41 @@ struct prompt_options {
 };
 
 /* ids and the chat's options; text and file have other names in each verb. */
-#define PROMPT_OPTIONS(type)                                                                                  \
-    {"ids", DK_OPT_TEXT, offsetof(type, prompt.ids), "1,2,3", "prompt of these token ids", 0, 0, NULL, NULL}, \
-        {"chat",                                                                                              \
-         DK_OPT_TEXT,                                                                                         \
-         offsetof(type, prompt.chat),                                                                         \
-         "TEXT",                                                                                              \
-         "prompt of a user's message, by the model's "                                                        \
-         "chat template",                                                                                     \
-         0,                                                                                                   \
-         0,                                                                                                   \
-         NULL,                                                                                                \
-         NULL},                                                                                               \
-        {"messages",                                                                                          \
-         DK_OPT_TEXT,                                                                                         \
-         offsetof(type, prompt.messages),                                                                     \
-         "FILE.json",                                                                                         \
-         "prompt of a conversation: [{\"role\":..,\"content\":..}, ..]",                                      \
-         0,                                                                                                   \
-         0,                                                                                                   \
-         NULL,                                                                                                \
-         NULL},                                                                                               \
-        {"system", DK_OPT_TEXT, offsetof(type, prompt.system), "TEXT", "system message before --chat", 0, 0,  \
-         NULL,     NULL},                                                                                     \
-        {"tools",                                                                                             \
-         DK_OPT_TEXT,                                                                                         \
-         offsetof(type, prompt.tools),                                                                        \
-         "FILE.json",                                                                                         \
-         "tools for the chat template: [{\"type\":\"function\",\"function\":{..}}, ..]",                      \
-         0,                                                                                                   \
-         0,                                                                                                   \
-         NULL,                                                                                                \
-         NULL},                                                                                               \
-    {                                                                                                         \
-        "thinking", DK_OPT_TEXT, offsetof(type, prompt.thinking), "on|off",                                   \
-            "let the model think first; absent: its own default", 0, 0, "on|off", NULL                        \
+#define PROMPT_OPTIONS(type)                                                                                           \
+    {"ids", DK_OPT_TEXT, offsetof(type, prompt.ids), "1,2,3", "prompt of these token ids", 0, 0, NULL, NULL},          \
+        {"chat",                                                                                                       \
+         DK_OPT_TEXT,                                                                                                  \
+         offsetof(type, prompt.chat),                                                                                  \
+         "TEXT",                                                                                                       \
+         "prompt of a user's message, by the model's "                                                                 \
+         "chat template",                                                                                              \
+         0,                                                                                                            \
+         0,                                                                                                            \
+         NULL,                                                                                                         \
+         NULL},                                                                                                        \
+        {"messages",                                                                                                   \
+         DK_OPT_TEXT,                                                                                                  \
+         offsetof(type, prompt.messages),                                                                              \
+         "FILE.json",                                                                                                  \
+         "prompt of a conversation: [{\"role\":..,\"content\":..}, ..]; - is standard input",                          \
+         0,                                                                                                            \
+         0,                                                                                                            \
+         NULL,                                                                                                         \
+         NULL},                                                                                                        \
+        {"system", DK_OPT_TEXT, offsetof(type, prompt.system), "TEXT", "system message before --chat", 0, 0,           \
+         NULL,     NULL},                                                                                              \
+        {"tools",                                                                                                      \
+         DK_OPT_TEXT,                                                                                                  \
+         offsetof(type, prompt.tools),                                                                                 \
+         "FILE.json",                                                                                                  \
+         "tools for the chat template: [{\"type\":\"function\",\"function\":{..}}, ..]; refused where it has none",    \
+         0,                                                                                                            \
+         0,                                                                                                            \
+         NULL,                                                                                                         \
+         NULL},                                                                                                        \
+    {                                                                                                                  \
+        "thinking", DK_OPT_TEXT, offsetof(type, prompt.thinking), "on|off",                                            \
+            "let the model think first; absent: its own default; nothing where it has no switch", 0, 0, "on|off", NULL \
     }
 
 struct prompt {
@@ -62,12 +62,12 @@ struct prompt {
 
 /* What is wrong with the options, for verb_usage(); NULL: nothing. text_option: "--prompt". */
 const char *prompt_options_defect(const struct prompt_options *o, const char *text_option);
-/* Fills in the prompt of p->request, which is initialised. USAGE_ERROR and errors of files: err names the option. To be
- * closed even after an error. */
-int prompt_make(const struct prompt_options *o, const char *text_option, struct prompt *p, struct dk_err *err);
-void prompt_close(struct prompt *p);
-/* Submit; an error in a file's content names the file. *m: a SubmitReply. */
-int prompt_submit(struct dk_rpc_client *c, const struct prompt_options *o, const struct prompt *p, ProtobufCMessage **m,
-                  struct dk_err *err);
+/* What is done with a prompt that was submitted. */
+typedef int prompt_fn(void *ctx, struct dk_rpc_client *c, const Dk__SubmitReply *submitted, struct dk_err *err);
+/* Fills in the prompt of p->request, whose other fields are set, submits it to the cluster that the common options
+ * name, and calls fn. What fn returns; USAGE_ERROR and errors of files: err names the option; errors of the calls,
+ * which name the file if they are of its content. */
+int prompt_run(const struct common_settings *common, const struct prompt_options *o, const char *text_option,
+               struct prompt *p, prompt_fn *fn, void *ctx, struct dk_err *err);
 
 #endif

@@ -38,9 +38,6 @@ int score_table_event(struct score_table *t, const Dk__Event *e, struct dk_err *
     if (!e->has_finish)
         return 0;
     t->finish = e->finish;
-    if (e->error)
-        dk_err_set(&t->err, dk_errno_from_code(e->error->code), "%s",
-                   e->error->text ? e->error->text : dk_code_name(e->error->code));
     if (e->stats)
         t->stats = *e->stats;
     return 1;
@@ -63,11 +60,14 @@ int score_table_check(const struct score_table *t, struct dk_err *err)
 
 /* ---- the table */
 
-/* Texts of tokens, by id, asked for once each. */
+/* Texts of tokens, so that frequent ones are asked for once: each id has one place, from which it drives the one that
+ * was there. */
 struct token_texts {
     struct dk_rpc_client *client;
-    char **texts; /* NULL: not asked for yet */
-    size_t count;
+    struct {
+        uint32_t id;
+        char *text; /* owned; NULL: none yet */
+    } places[4096];
 };
 
 /* As in JSON, quotes included: on one line, whatever the token is. */
@@ -80,40 +80,33 @@ static char *quoted(const char *text)
     return out;
 }
 
+/* *text: until the next call. */
 static int text_of(struct token_texts *x, uint32_t id, const char **text, struct dk_err *err)
 {
+    size_t place = id % (sizeof x->places / sizeof *x->places);
     Dk__DetokenizeRequest q = DK__DETOKENIZE_REQUEST__INIT;
     ProtobufCMessage *m;
     int rc;
 
-    if (id >= x->count) {
-        size_t count = (size_t)id + 1024;
-        char **grown = realloc(x->texts, count * sizeof *grown);
-
-        if (!grown)
-            return dk_err_set(err, -ENOMEM, "no memory for the tokens' texts");
-        memset(grown + x->count, 0, (count - x->count) * sizeof *grown);
-        x->texts = grown;
-        x->count = count;
-    }
-    if (!x->texts[id]) {
+    if (!x->places[place].text || x->places[place].id != id) {
         q.n_ids = 1;
         q.ids = &id;
         rc = client_call(x->client, "Detokenize", &q.base, CALL_TIMEOUT_MS, &m, err);
         if (rc < 0)
             return rc;
-        x->texts[id] = quoted(((Dk__DetokenizeReply *)m)->text);
+        free(x->places[place].text);
+        x->places[place].id = id;
+        x->places[place].text = quoted(((Dk__DetokenizeReply *)m)->text);
         protobuf_c_message_free_unpacked(m, NULL);
     }
-    *text = x->texts[id] ? x->texts[id] : "?";
+    *text = x->places[place].text ? x->places[place].text : "?";
     return 0;
 }
 
 static void texts_free(struct token_texts *x)
 {
-    for (size_t i = 0; i < x->count; i++)
-        free(x->texts[i]);
-    free(x->texts);
+    for (size_t i = 0; i < sizeof x->places / sizeof *x->places; i++)
+        free(x->places[i].text);
 }
 
 /* Of a terminal: two for CJK, kana, Hangul, full-width forms and everything beyond the basic plane, by the first bytes
@@ -135,7 +128,7 @@ static int columns_of(const char *text)
 static int print_row(const struct score_table *t, size_t i, struct token_texts *x, struct dk_err *err)
 {
     const Dk__TokenScore *s = t->scores[i];
-    const char *text;
+    const char *text = NULL;
     int rc = text_of(x, s->id, &text, err), pad;
 
     if (rc < 0)

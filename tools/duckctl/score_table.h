@@ -9,8 +9,7 @@ struct score_table {
     const Dk__SubmitReply *submitted; /* the caller's */
     Dk__TokenScore **scores;          /* owned; of positions 1, 2, ... */
     size_t count;
-    double nll;        /* negative log-likelihood: minus the sum of the log-probabilities, in nats */
-    struct dk_err err; /* of a finish with ERROR */
+    double nll; /* negative log-likelihood: minus the sum of the log-probabilities, in nats */
     Dk__FinishReason finish;
     Dk__GenerationStats stats;
 };

@@ -21,7 +21,8 @@ static const struct score_settings defaults = {COMMON_DEFAULTS};
 
 #define F(f) offsetof(struct score_settings, f)
 static const struct dk_option options[] = {
-    {"text", DK_OPT_TEXT, F(prompt.text), "TEXT", "score this text as it is", 0, 0, NULL, NULL},
+    {"text", DK_OPT_TEXT, F(prompt.text), "TEXT",
+     "score this text as it is, behind the tokenizer's first token if it has one", 0, 0, NULL, NULL},
     {"file", DK_OPT_TEXT, F(prompt.file), "FILE", "score the text of a file; - is standard input", 0, 0, NULL, NULL},
     PROMPT_OPTIONS(struct score_settings),
     {"logprobs", DK_OPT_U32, F(logprobs), "K", "the K most likely tokens at each position, too", 0, 20, NULL,
@@ -36,27 +37,14 @@ static int on_event(void *ctx, const Dk__Event *e, struct dk_err *err)
     return score_table_event(ctx, e, err);
 }
 
-static int score(const struct score_settings *s, struct dk_rpc_client *client, const struct prompt *p,
-                 struct dk_err *err)
+static int score(void *ctx, struct dk_rpc_client *client, const Dk__SubmitReply *submitted, struct dk_err *err)
 {
-    struct score_table t = {0};
+    const struct score_settings *s = ctx;
+    struct score_table t;
     struct answer_sink sink = {.event = on_event, .ctx = &t, .quiet = s->common.json};
-    ProtobufCMessage *m;
-    const Dk__SubmitReply *submitted;
-    int rc = prompt_submit(client, &s->prompt, p, &m, err);
+    int rc = score_table_open(&t, submitted, err);
 
-    if (rc < 0)
-        return rc;
-    submitted = (const Dk__SubmitReply *)m;
-    rc = score_table_open(&t, submitted, err);
-    if (rc < 0)
-        answer_cancel(client, submitted->handle);
-    else
-        rc = answer_read(client, submitted->handle, &sink, err);
-    if (rc == 0 && t.err.rc) {
-        *err = t.err;
-        rc = t.err.rc;
-    }
+    rc = answer_take(client, submitted->handle, rc, &sink, err);
     if (rc == 0)
         rc = score_table_check(&t, err);
     if (rc == 0 && s->common.json)
@@ -64,7 +52,6 @@ static int score(const struct score_settings *s, struct dk_rpc_client *client, c
     else if (rc == 0)
         rc = score_table_print(&t, client, err);
     score_table_close(&t);
-    protobuf_c_message_free_unpacked(m, NULL);
     return rc;
 }
 
@@ -72,7 +59,6 @@ static int run(const struct verb *self, int argc, char **argv)
 {
     struct score_settings s;
     struct prompt p = {.request = DK__SUBMIT_REQUEST__INIT};
-    struct dk_rpc_client *client = NULL;
     struct dk_err err = {0};
     const char *defect;
     int rc = verb_begin(self, &s, sizeof s, argc, argv, NULL, 0, NULL);
@@ -87,13 +73,7 @@ static int run(const struct verb *self, int argc, char **argv)
     p.request.logprobs = s.logprobs;
     p.request.has_prefill_chunk = s.prefill_chunk != 0;
     p.request.prefill_chunk = s.prefill_chunk;
-    rc = prompt_make(&s.prompt, "--text", &p, &err);
-    if (rc == 0)
-        rc = target_open(&s.common, &client, &err);
-    if (rc == 0)
-        rc = score(&s, client, &p, &err);
-    dk_rpc_client_close(client);
-    prompt_close(&p);
+    rc = prompt_run(&s.common, &s.prompt, "--text", &p, score, &s, &err);
     return rc < 0 ? verb_fail(s.common.json, &err) : EXIT_DONE;
 }
 

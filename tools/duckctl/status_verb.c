@@ -73,6 +73,7 @@ static void print_timing(const char *title, const Dk__StepTiming *t)
     print_operation("prepare", t->prepare_us, t->layer_operations);
     print_operation("send", t->send_us, t->layer_operations);
     print_operation("wait", t->wait_us, t->layer_operations);
+    print_operation("meanwhile", t->meanwhile_us, t->layer_operations);
     print_operation("fetch", t->fetch_us, t->layer_operations);
     print_operation("duck max", t->duck_max_us, t->layer_operations);
     printf("  weight_stream %8.2f GB/s over all ducks while the slowest computes\n",

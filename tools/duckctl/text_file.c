@@ -8,16 +8,22 @@
 
 #define TEXT_BYTES_MAX ((size_t)64 << 20)
 
-int text_file_read(const char *path, char **text, size_t *bytes, struct dk_err *err)
+int text_file_read(const char *option, const char *path, char **text, size_t *bytes, struct dk_err *err)
 {
     FILE *f = strcmp(path, "-") ? fopen(path, "rb") : stdin;
     size_t room = 65536, n;
     int rc = 0;
 
     *bytes = 0;
-    *text = f ? malloc(room) : NULL;
-    if (!*text)
-        return dk_err_set(err, f ? -ENOMEM : -errno, "--file %s: %s", path, strerror(errno));
+    *text = NULL;
+    if (!f)
+        return dk_err_set(err, -errno, "%s %s: %s", option, path, strerror(errno));
+    *text = malloc(room);
+    if (!*text) {
+        if (f != stdin)
+            fclose(f);
+        return dk_err_set(err, -ENOMEM, "%s %s: no memory for the text", option, path);
+    }
     while ((n = fread(*text + *bytes, 1, room - *bytes - 1, f)) > 0) {
         char *larger;
 
@@ -26,14 +32,14 @@ int text_file_read(const char *path, char **text, size_t *bytes, struct dk_err *
             continue;
         larger = room < TEXT_BYTES_MAX ? realloc(*text, room * 2) : NULL;
         if (!larger) {
-            rc = dk_err_set(err, -E2BIG, "--file %s: more than %zu MiB", path, TEXT_BYTES_MAX >> 20);
+            rc = dk_err_set(err, -E2BIG, "%s %s: more than %zu MiB", option, path, TEXT_BYTES_MAX >> 20);
             break;
         }
         *text = larger;
         room *= 2;
     }
     if (rc == 0 && ferror(f))
-        rc = dk_err_set(err, -errno, "--file %s: %s", path, strerror(errno));
+        rc = dk_err_set(err, -errno, "%s %s: %s", option, path, strerror(errno));
     if (f != stdin)
         fclose(f);
     (*text)[*bytes] = 0;

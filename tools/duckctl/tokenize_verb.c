@@ -18,7 +18,7 @@ static const struct tokenize_settings defaults = {COMMON_DEFAULTS};
 
 #define F(f) offsetof(struct tokenize_settings, f)
 static const struct dk_option tokenize_options[] = {
-    {"text", DK_OPT_TEXT, F(text), "TEXT", "the text", 0, 0, NULL, NULL},
+    {"text", DK_OPT_TEXT, F(text), "TEXT", "the text; no first token is put before it", 0, 0, NULL, NULL},
     {"file", DK_OPT_TEXT, F(file), "FILE", "read the text from a file; - is standard input", 0, 0, NULL, NULL},
     {"model", DK_OPT_TEXT, F(model), "DIR", "use this folder's tokenizer instead of a cluster's", 0, 0, NULL, NULL},
     COMMON_OPTIONS(struct tokenize_settings),
@@ -127,7 +127,7 @@ static int run_tokenize(const struct verb *self, int argc, char **argv)
         return verb_usage(self, "exactly one of --text and --file is needed");
     rc = 0;
     if (s.file) {
-        rc = text_file_read(s.file, &text, &bytes, &err);
+        rc = text_file_read("--file", s.file, &text, &bytes, &err);
     } else {
         text = strdup(s.text);
         bytes = strlen(s.text);

@@ -5,24 +5,78 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+
+#include "duckctl/duckctl.h"
+#include "model/config.h"
+
+#define LAYERS_MAX sizeof((struct dk_model_config *)0)->mixer /* one byte each */
+
+/* A number at *p, which goes behind it. LAYERS_MAX: none, or none so small. */
+static uint32_t read_layer(const char **p)
+{
+    const char *start = *p;
+    uint32_t v = 0;
+
+    for (; **p >= '0' && **p <= '9' && v < LAYERS_MAX; (*p)++)
+        v = v * 10 + (uint32_t)(**p - '0');
+    return *p == start || v > LAYERS_MAX ? LAYERS_MAX : v;
+}
+
+/* Marks the layers; returns the place of the first part that is none, or NULL. */
+static const char *mark_layers(const char *text, bool wanted[LAYERS_MAX])
+{
+    for (const char *p = text;; p++) {
+        const char *start = p;
+        uint32_t first = read_layer(&p), last = first;
+
+        if (*p == '-' && first < LAYERS_MAX) {
+            p++;
+            last = read_layer(&p);
+        }
+        if (first >= LAYERS_MAX || last >= LAYERS_MAX || last < first || (*p && *p != ','))
+            return start;
+        for (uint32_t i = first; i <= last; i++)
+            wanted[i] = true;
+        if (!*p)
+            return NULL;
+    }
+}
+
+int trace_layers_parse(const char *text, uint32_t **layers, size_t *count, struct dk_err *err)
+{
+    bool wanted[LAYERS_MAX] = {false};
+    const char *bad = mark_layers(text, wanted);
+
+    *count = 0;
+    *layers = NULL;
+    if (bad)
+        return dk_err_set(err, USAGE_ERROR,
+                          "--trace-layers: no layer at '%.40s'; write numbers and ranges from 0 to %zu, as 0,3-5", bad,
+                          LAYERS_MAX - 1);
+    *layers = malloc(LAYERS_MAX * sizeof **layers);
+    if (!*layers)
+        return dk_err_set(err, -ENOMEM, "no memory for a list of layers");
+    for (uint32_t i = 0; i < LAYERS_MAX; i++)
+        if (wanted[i])
+            (*layers)[(*count)++] = i;
+    return 0;
+}
 
 static int out_of_memory(const struct trace_file *f, struct dk_err *err)
 {
-    return dk_err_set(err, -ENOMEM, "--trace-out %s: no memory for the tensors", f->path);
+    return dk_err_set(err, -ENOMEM, "--trace-out %s: no memory for the tensors", f->out.path);
 }
 
 int trace_file_open(struct trace_file *f, const char *path, const uint32_t *ids, size_t count, struct dk_err *err)
 {
     Dk__TraceTensor t = DK__TRACE_TENSOR__INIT;
     uint32_t shape = (uint32_t)count;
+    int rc;
 
     memset(f, 0, sizeof *f);
-    f->path = path;
-    f->file = fopen(path, "wb");
-    if (!f->file)
-        return dk_err_set(err, -errno, "--trace-out %s: %s", path, strerror(errno));
+    rc = output_file_open(&f->out, "--trace-out", path, err);
+    if (rc < 0)
+        return rc;
     t.name = (char *)"ids";
     t.type = DK__TRACE_TYPE__TRACE_I32; /* ids are below 2^31 */
     t.n_shape = 1;
@@ -46,11 +100,11 @@ static bool fills(const Dk__TraceTensor *t)
 int trace_file_add(struct trace_file *f, const Dk__TraceTensor *t, struct dk_err *err)
 {
     if (!fills(t))
-        return dk_err_set(err, -EBADMSG, "--trace-out %s: %zu bytes do not fill the shape of '%s'", f->path,
+        return dk_err_set(err, -EBADMSG, "--trace-out %s: %zu bytes do not fill the shape of '%s'", f->out.path,
                           t->data.len, t->name);
     for (size_t i = 0; i < f->count; i++)
         if (!strcmp(f->tensors[i]->name, t->name))
-            return dk_err_set(err, -EBADMSG, "--trace-out %s: '%s' came twice", f->path, t->name);
+            return dk_err_set(err, -EBADMSG, "--trace-out %s: '%s' came twice", f->out.path, t->name);
     if (f->count == f->capacity) {
         size_t capacity = f->capacity ? 2 * f->capacity : 64;
         Dk__TraceTensor **grown = realloc(f->tensors, capacity * sizeof(Dk__TraceTensor *));
@@ -100,35 +154,29 @@ static int write_all(const struct trace_file *f, struct dk_err *err)
 
     if (!header)
         return out_of_memory(f, err);
-    written = fwrite(&padded, sizeof padded, 1, f->file) == 1 && fwrite(header, bytes, 1, f->file) == 1;
+    written = fwrite(&padded, sizeof padded, 1, f->out.file) == 1 && fwrite(header, bytes, 1, f->out.file) == 1;
     for (uint64_t i = bytes; written && i < padded; i++)
-        written = putc(' ', f->file) != EOF;
+        written = putc(' ', f->out.file) != EOF;
     for (size_t i = 0; written && i < f->count; i++)
-        written = fwrite(f->tensors[i]->data.data, 1, f->tensors[i]->data.len, f->file) == f->tensors[i]->data.len;
+        written = fwrite(f->tensors[i]->data.data, 1, f->tensors[i]->data.len, f->out.file) == f->tensors[i]->data.len;
     free(header);
-    return written ? 0 : dk_err_set(err, -errno, "--trace-out %s: %s", f->path, strerror(errno));
+    return written ? 0 : output_file_error(&f->out, err);
 }
 
 int trace_file_finish(struct trace_file *f, bool complete, struct dk_err *err)
 {
-    struct stat st;
-    bool regular;
-    int rc = 0;
+    int rc = 0, out_rc;
 
-    if (!f->file)
+    if (!f->out.file)
         return 0;
-    regular = fstat(fileno(f->file), &st) == 0 && S_ISREG(st.st_mode);
     if (complete && f->count < 2)
-        rc = dk_err_set(err, -EIO, "--trace-out %s: no tensor came; the file was removed", f->path);
+        rc = dk_err_set(err, -EIO, "--trace-out %s: no tensor came; no file was made", f->out.path);
     else if (complete)
         rc = write_all(f, err);
-    if (fclose(f->file) != 0 && rc == 0)
-        rc = dk_err_set(err, -errno, "--trace-out %s: %s", f->path, strerror(errno));
-    if ((rc < 0 || !complete) && regular) /* never a device or a pipe */
-        unlink(f->path);
+    out_rc = output_file_finish(&f->out, complete && rc == 0, rc == 0 ? err : NULL);
     for (size_t i = 0; i < f->count; i++)
         dk_message_free(f->tensors[i]);
     free(f->tensors);
     memset(f, 0, sizeof *f);
-    return rc;
+    return rc ? rc : out_rc;
 }

@@ -115,8 +115,10 @@ int verb_fail(bool json, const struct dk_err *err)
     bool unreachable = err->rc == -ECONNREFUSED || err->rc == -ETIMEDOUT, usage = err->rc == USAGE_ERROR;
 
     if (json)
-        print_error(unreachable ? "UNREACHABLE"
-                                : dk_code_name(usage ? DK__CODE__INVALID_ARGUMENT : dk_code_from_errno(err->rc)),
+        print_error(unreachable         ? "UNREACHABLE"
+                    : usage             ? dk_code_name(DK__CODE__INVALID_ARGUMENT)
+                    : err->rc == -EINTR ? dk_code_name(DK__CODE__CANCELLED)
+                                        : dk_code_name(dk_code_from_errno(err->rc)),
                     err->text);
     else
         fprintf(stderr, "duckctl: %s\n", err->text);

@@ -11,6 +11,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of one kv head's part of a page. */
+static size_t key_block_floats(const struct dk_kv_shape *s)
+{
+    return (size_t)s->head_dim * attend_padded(s->page_tokens);
+}
+
+static size_t value_block_floats(const struct dk_kv_shape *s)
+{
+    return (size_t)s->page_tokens * attend_padded(s->head_dim);
+}
+
+static size_t score_floats(uint32_t threads, uint32_t context)
+{
+    return (size_t)threads * ATTEND_QUERIES_MAX * context;
+}
+
+void cpu_kv_bytes(const struct dk_backend_config *c, const struct dk_kv_shape *s, struct dk_stores_bytes *out)
+{
+    out->page += (uint64_t)s->layers * s->kv_heads * (key_block_floats(s) + value_block_floats(s)) * sizeof(float);
+    out->fixed += score_floats(cpu_threads(c), c->context) * sizeof(float);
+}
+
 int cpu_kv_open(struct dk_backend *b, const struct dk_kv_shape *shape, struct dk_kv **out, struct dk_err *err)
 {
     struct dk_kv *kv = calloc(1, sizeof(*kv));
@@ -24,20 +46,23 @@ int cpu_kv_open(struct dk_backend *b, const struct dk_kv_shape *shape, struct dk
     kv->key_stride = attend_padded(shape->page_tokens);
     kv->value_stride = attend_padded(shape->head_dim);
     fits = !__builtin_mul_overflow((size_t)shape->layers * shape->kv_heads, (size_t)shape->pages, &blocks) &&
-           !__builtin_mul_overflow(blocks, (size_t)shape->head_dim * kv->key_stride, &keys) &&
-           !__builtin_mul_overflow(blocks, (size_t)shape->page_tokens * kv->value_stride, &values);
+           !__builtin_mul_overflow(blocks, key_block_floats(shape), &keys) &&
+           !__builtin_mul_overflow(blocks, value_block_floats(shape), &values);
     if (fits) {
         kv->keys = cpu_floats(keys);
         kv->values = cpu_floats(values);
+        kv->scores = cpu_floats(score_floats(b->threads, b->context));
     }
-    if (!kv->keys || !kv->values)
+    if (!kv->keys || !kv->values || !kv->scores)
         goto no_memory;
     *out = kv;
     return 0;
 no_memory:
     cpu_kv_close(b, kv);
-    return dk_err_set(err, -ENOMEM, "no memory for a KV cache of %u pages of %u positions", shape->pages,
-                      shape->page_tokens);
+    return dk_err_set(err, -ENOMEM,
+                      "no memory for a KV cache of %u pages of %u positions and scores of a context of %u: lower the "
+                      "cache or the context",
+                      shape->pages, shape->page_tokens, b->context);
 }
 
 void cpu_kv_close(struct dk_backend *b, struct dk_kv *kv)
@@ -46,6 +71,7 @@ void cpu_kv_close(struct dk_backend *b, struct dk_kv *kv)
         return;
     free(kv->keys);
     free(kv->values);
+    free(kv->scores);
     free(kv);
 }
 
@@ -68,19 +94,19 @@ static size_t block_of(const struct dk_kv *kv, uint32_t layer, uint32_t page, ui
 
 static float *keys_of(const struct dk_kv *kv, uint32_t layer, uint32_t page, uint32_t head)
 {
-    return kv->keys + block_of(kv, layer, page, head) * kv->shape.head_dim * kv->key_stride;
+    return kv->keys + block_of(kv, layer, page, head) * key_block_floats(&kv->shape);
 }
 
 static float *values_of(const struct dk_kv *kv, uint32_t layer, uint32_t page, uint32_t head)
 {
-    return kv->values + block_of(kv, layer, page, head) * kv->shape.page_tokens * kv->value_stride;
+    return kv->values + block_of(kv, layer, page, head) * value_block_floats(&kv->shape);
 }
 
 /* The blocks of a page's kv heads follow each other. */
 void cpu_kv_copy(struct dk_backend *b, struct dk_kv *kv, uint32_t from_page, uint32_t to_page)
 {
-    size_t key_floats = (size_t)kv->shape.kv_heads * kv->shape.head_dim * kv->key_stride;
-    size_t value_floats = (size_t)kv->shape.kv_heads * kv->shape.page_tokens * kv->value_stride;
+    size_t key_floats = kv->shape.kv_heads * key_block_floats(&kv->shape);
+    size_t value_floats = kv->shape.kv_heads * value_block_floats(&kv->shape);
 
     assert(from_page < kv->shape.pages && to_page < kv->shape.pages && from_page != to_page);
     for (uint32_t layer = 0; layer < kv->shape.layers; layer++) {
@@ -184,7 +210,7 @@ static void attend_block(const struct attend_job *j, const struct dk_span *span,
 static void attend_part(void *arg, uint32_t part, uint32_t parts)
 {
     const struct attend_job *j = arg;
-    float *scores = j->b->scores + (size_t)part * ATTEND_QUERIES_MAX * j->b->context;
+    float *scores = j->kv->scores + score_floats(part, j->b->context);
     uint32_t turn = 0;
 
     for (uint32_t i = 0; i < j->span_count; i++) {

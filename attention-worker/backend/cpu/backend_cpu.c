@@ -30,8 +30,32 @@ static void cpu_close(struct dk_backend *b)
         return;
     dk_exec_close(b->exec);
     free(b->scratch);
-    free(b->scores);
     free(b);
+}
+
+uint32_t cpu_threads(const struct dk_backend_config *c)
+{
+    return c->threads ? c->threads : 1;
+}
+
+/* Each slot begins on a 64-byte boundary. */
+static size_t scratch_floats(const struct dk_backend_config *c)
+{
+    return (size_t)c->rows_max * c->scratch_floats_per_row + DK_ROWS_SLOTS_MAX * 16;
+}
+
+static void cpu_stores_bytes(const struct dk_backend_config *c, const struct dk_stores_shape *s,
+                             struct dk_stores_bytes *out)
+{
+    *out = (struct dk_stores_bytes){.fixed = scratch_floats(c) * sizeof(float)};
+    if (s->kv.layers > 0)
+        cpu_kv_bytes(c, &s->kv, out);
+    if (s->latents.layers > 0)
+        cpu_latents_bytes(c, &s->latents, out);
+    if (s->top_k > 0)
+        cpu_picks_bytes(c, s->top_k, out);
+    if (s->states.layers > 0)
+        cpu_states_bytes(c, &s->states, out);
 }
 
 static int cpu_open(const struct dk_backend_config *c, struct dk_backend **out, struct dk_err *err)
@@ -50,16 +74,15 @@ static int cpu_open(const struct dk_backend_config *c, struct dk_backend **out, 
         return dk_err_set(err, -ENOMEM, "cpu back end: out of memory");
     b->kernels = dk_kernels_get(isa);
     b->attend = attend_kernels_get(isa);
-    b->threads = c->threads ? c->threads : 1;
+    b->threads = cpu_threads(c);
     b->rows_max = c->rows_max;
     b->context = c->context;
-    /* Each slot begins on a 64-byte boundary. */
-    b->scratch_floats = (size_t)c->rows_max * c->scratch_floats_per_row + DK_ROWS_SLOTS_MAX * 16;
+    b->scratch_floats = scratch_floats(c);
     b->scratch = cpu_floats(b->scratch_floats);
-    b->scores = cpu_floats((size_t)b->threads * ATTEND_QUERIES_MAX * c->context);
-    if (!b->scratch || !b->scores) {
-        rc = dk_err_set(err, -ENOMEM, "cpu back end: no memory for scratch of %u rows and a context of %u positions",
-                        c->rows_max, c->context);
+    if (!b->scratch) {
+        rc = dk_err_set(err, -ENOMEM,
+                        "cpu back end: no memory for scratch of %u rows: lower the coordinator's --step-rows",
+                        c->rows_max);
         goto fail;
     }
     rc = dk_exec_open(b->threads, c->pin, &b->exec);
@@ -126,6 +149,7 @@ const struct dk_backend_ops dk_backend_cpu = {
     .name = "cpu",
     .open = cpu_open,
     .close = cpu_close,
+    .stores_bytes = cpu_stores_bytes,
     .weight_load = cpu_weight_load,
     .weight_load_heads = cpu_weight_load_heads,
     .weight_free = cpu_weight_free,

@@ -13,17 +13,16 @@ struct dk_backend {
     float *scratch; /* 64-byte aligned */
     size_t scratch_floats, scratch_used;
     uint32_t slots_used;
-    float *scores; /* [threads][ATTEND_QUERIES_MAX][context] */
 };
 
 struct dk_weight {
     enum dk_weight_use use;
     enum dk_dtype type;  /* of table's elements */
-    uint32_t rows, cols; /* vector: rows 1 */
+    uint32_t rows, cols; /* vector: rows 1; taps: [taps][channels] */
     struct dk_matrix matrix;
     struct dk_matrix *heads; /* [head_count], [rows][cols] each: for linear_heads, and then `matrix` is empty */
     uint32_t head_count;
-    float *vector;
+    float *vector;  /* of taps too, with ATTEND_LANES zeros behind the last */
     uint8_t *table; /* [rows][cols] as stored */
 };
 
@@ -34,7 +33,10 @@ struct dk_kv {
     struct dk_kv_shape shape;
     uint32_t key_stride, value_stride; /* page_tokens and head_dim, padded */
     float *keys, *values;
+    float *scores; /* [threads][ATTEND_QUERIES_MAX][context], scratch of one call */
 };
+
+uint32_t cpu_threads(const struct dk_backend_config *c); /* at least 1 */
 
 /* 64-byte aligned floats from the heap, not zeroed; NULL: none left, or the size overflows. */
 float *cpu_floats(size_t count);
@@ -42,6 +44,13 @@ float *cpu_floats(size_t count);
 int cpu_weight_load(struct dk_backend *b, enum dk_weight_use use, const struct dk_tensor *weight,
                     const struct dk_tensor *scales, struct dk_weight **out, struct dk_err *err);
 void cpu_weight_free(struct dk_backend *b, struct dk_weight *w);
+
+/* What the stores of these shapes take is added to out; their pages and slots are not read. */
+void cpu_kv_bytes(const struct dk_backend_config *c, const struct dk_kv_shape *s, struct dk_stores_bytes *out);
+void cpu_latents_bytes(const struct dk_backend_config *c, const struct dk_latents_shape *s,
+                       struct dk_stores_bytes *out);
+void cpu_picks_bytes(const struct dk_backend_config *c, uint32_t top_k, struct dk_stores_bytes *out);
+void cpu_states_bytes(const struct dk_backend_config *c, const struct dk_states_shape *s, struct dk_stores_bytes *out);
 
 int cpu_kv_open(struct dk_backend *b, const struct dk_kv_shape *shape, struct dk_kv **out, struct dk_err *err);
 void cpu_kv_close(struct dk_backend *b, struct dk_kv *kv);
@@ -96,7 +105,7 @@ void cpu_states_copy(struct dk_backend *b, struct dk_states *s, uint32_t from_sl
 void cpu_states_download(struct dk_backend *b, const struct dk_states *s, uint32_t layer, uint32_t slot, float *conv,
                          float *recurrent);
 void cpu_delta(struct dk_backend *b, struct dk_states *s, uint32_t layer, const struct dk_span *spans,
-               uint32_t span_count, const struct dk_delta_weights *w, struct dk_rows x, struct dk_rows beta,
-               struct dk_rows a, struct dk_rows y);
+               uint32_t span_count, const struct dk_delta_weights *w, struct dk_rows x, struct dk_rows b_rows,
+               struct dk_rows a_rows, struct dk_rows y);
 
 #endif

@@ -20,8 +20,8 @@ static void convolve_avx2(uint32_t n, uint32_t taps, uint32_t stride, const floa
         for (uint32_t j = 0; j < taps; j++) {
             const float *w = weights + (size_t)j * stride + c;
 
-            low = _mm256_fmadd_ps(_mm256_load_ps(w), _mm256_load_ps(inputs[j] + c), low);
-            high = _mm256_fmadd_ps(_mm256_load_ps(w + 8), _mm256_load_ps(inputs[j] + c + 8), high);
+            low = _mm256_fmadd_ps(_mm256_loadu_ps(w), _mm256_load_ps(inputs[j] + c), low);
+            high = _mm256_fmadd_ps(_mm256_loadu_ps(w + 8), _mm256_load_ps(inputs[j] + c + 8), high);
         }
         _mm256_store_ps(y + c, low);
         _mm256_store_ps(y + c + 8, high);

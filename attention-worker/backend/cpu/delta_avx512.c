@@ -20,7 +20,8 @@ static void convolve_avx512(uint32_t n, uint32_t taps, uint32_t stride, const fl
         __m512 sum = _mm512_setzero_ps();
 
         for (uint32_t j = 0; j < taps; j++)
-            sum = _mm512_fmadd_ps(_mm512_load_ps(weights + (size_t)j * stride + c), _mm512_load_ps(inputs[j] + c), sum);
+            sum = _mm512_fmadd_ps(_mm512_loadu_ps(weights + (size_t)j * stride + c), _mm512_load_ps(inputs[j] + c),
+                                  sum);
         _mm512_store_ps(y + c, sum);
     }
 }

@@ -61,8 +61,7 @@ static void share_take(struct share *s, uint32_t count, uint64_t weight, uint32_
 
 /* The convolution of a few channels: the inputs that it reaches go round in a ring. */
 struct window {
-    _Alignas(64) float weights[STATES_TAPS_MAX][CHANNELS_MAX]; /* by tap */
-    float inputs[STATES_TAPS_MAX][CHANNELS_MAX];
+    _Alignas(64) float inputs[STATES_TAPS_MAX][CHANNELS_MAX];
     float sums[CHANNELS_MAX];
 };
 
@@ -71,26 +70,6 @@ static const float ones[CHANNELS_MAX] = {[0 ... CHANNELS_MAX - 1] = 1};
 static uint32_t padded(uint32_t n)
 {
     return (n + DELTA_LANES - 1) / DELTA_LANES * DELTA_LANES;
-}
-
-static inline void transpose(const uint32_t taps, uint32_t n, const float *from, float (*to)[CHANNELS_MAX])
-{
-    for (uint32_t c = 0; c < n; c++) {
-        for (uint32_t t = 0; t < taps; t++)
-            to[t][c] = from[c * taps + t];
-    }
-}
-
-static void window_init(struct window *w, const float *weights, uint32_t taps, uint32_t n)
-{
-    if (taps == 4) /* a constant here is worth some per cent of a step of one token */
-        transpose(4, n, weights, w->weights);
-    else
-        transpose(taps, n, weights, w->weights);
-    for (uint32_t t = 0; t < taps; t++) {
-        memset(w->weights[t] + n, 0, (padded(n) - n) * sizeof(float));
-        memset(w->inputs[t] + n, 0, (padded(n) - n) * sizeof(float));
-    }
 }
 
 static void prefetch(const float *x, uint32_t n)
@@ -123,7 +102,7 @@ __attribute__((noinline)) static void convolve_span(const struct delta_job *j, c
         memcpy(w->inputs[(i + taps - 1) % taps], x, n * sizeof(float));
         for (uint32_t t = 0; t < taps; t++)
             reached[t] = w->inputs[(i + t) % taps];
-        s->kernels->convolve(padded(n), taps, CHANNELS_MAX, w->weights[0], reached, w->sums);
+        s->kernels->convolve(padded(n), taps, s->channels, j->w->conv->vector + first, reached, w->sums);
         dk_silu_mul(j->b->kernels, n, w->sums, ones, x);
     }
     for (uint32_t t = 0; t + 1 < taps; t++)
@@ -137,7 +116,8 @@ static void convolve(const struct delta_job *j, uint32_t first, uint32_t n)
 
     for (uint32_t end = first + n; first < end; first += CHANNELS_MAX) {
         n = end - first < CHANNELS_MAX ? end - first : CHANNELS_MAX;
-        window_init(&w, j->w->conv->vector + (size_t)first * taps, taps, n);
+        for (uint32_t t = 0; t < taps; t++)
+            memset(w.inputs[t] + n, 0, (padded(n) - n) * sizeof(float));
         for (uint32_t i = 0; i < j->span_count; i++) {
             if (j->spans[i].count > 0)
                 convolve_span(j, &j->spans[i], &w, first, n);
@@ -294,8 +274,8 @@ static void delta_part(void *arg, uint32_t part, uint32_t parts)
 }
 
 void cpu_delta(struct dk_backend *b, struct dk_states *s, uint32_t layer, const struct dk_span *spans,
-               uint32_t span_count, const struct dk_delta_weights *w, struct dk_rows x, struct dk_rows beta,
-               struct dk_rows a, struct dk_rows y)
+               uint32_t span_count, const struct dk_delta_weights *w, struct dk_rows x, struct dk_rows b_rows,
+               struct dk_rows a_rows, struct dk_rows y)
 {
     const struct dk_states_shape *h = &s->shape;
     struct delta_job j = {.b = b,
@@ -305,15 +285,15 @@ void cpu_delta(struct dk_backend *b, struct dk_states *s, uint32_t layer, const 
                           .span_count = span_count,
                           .w = w,
                           .x = x,
-                          .b_rows = beta,
-                          .a_rows = a,
+                          .b_rows = b_rows,
+                          .a_rows = a_rows,
                           .y = y,
                           .query_scale = (float)(1 / sqrt(h->key_dim))};
 
     assert(layer < h->layers && x.width == s->channels && y.width == h->value_heads * h->value_dim);
-    assert(beta.width == h->value_heads && a.width == h->value_heads && x.data != y.data);
-    assert(w->conv->cols == s->channels * h->taps && w->a_log->cols == h->value_heads &&
-           w->dt_bias->cols == h->value_heads);
+    assert(b_rows.width == h->value_heads && a_rows.width == h->value_heads && x.data != y.data);
+    assert(w->conv->use == DK_WEIGHT_TAPS && w->conv->rows == h->taps && w->conv->cols == s->channels);
+    assert(w->a_log->cols == h->value_heads && w->dt_bias->cols == h->value_heads);
     s->call++;
     for (uint32_t i = 0; i < span_count; i++) {
         assert(spans[i].count <= b->rows_max && spans[i].row <= b->rows_max - spans[i].count);

@@ -45,8 +45,8 @@ struct delta_run {
 };
 
 struct delta_kernels {
-    /* y[c] = sum over taps j of weights[j][c] * inputs[j][c], c < n. n is a multiple of DELTA_LANES and all rows are
-     * 64-byte aligned; weights [taps][stride]. */
+    /* y[c] = sum over taps j of weights[j][c] * inputs[j][c], c < n. n is a multiple of DELTA_LANES; y and the inputs
+     * are 64-byte aligned. weights [taps][stride], any alignment. */
     void (*convolve)(uint32_t n, uint32_t taps, uint32_t stride, const float *weights, const float *const *inputs,
                      float *y);
     /* The tokens in order. */

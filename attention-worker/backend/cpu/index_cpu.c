@@ -21,6 +21,17 @@ enum {
     DIGITS = 1 << DIGIT_BITS,
 };
 
+/* Positions kept for a row. */
+static uint32_t picks_stride(uint32_t top_k, uint32_t context)
+{
+    return top_k < context ? top_k : context;
+}
+
+void cpu_picks_bytes(const struct dk_backend_config *c, uint32_t top_k, struct dk_stores_bytes *out)
+{
+    out->fixed += (uint64_t)c->rows_max * (1 + picks_stride(top_k, c->context)) * sizeof(uint32_t);
+}
+
 int cpu_picks_open(struct dk_backend *b, uint32_t top_k, struct dk_picks **out, struct dk_err *err)
 {
     struct dk_picks *p = calloc(1, sizeof(*p));
@@ -31,7 +42,7 @@ int cpu_picks_open(struct dk_backend *b, uint32_t top_k, struct dk_picks **out, 
     if (!p)
         goto no_memory;
     p->top_k = top_k;
-    p->stride = top_k < b->context ? top_k : b->context;
+    p->stride = picks_stride(top_k, b->context);
     if (__builtin_mul_overflow((size_t)b->rows_max, (size_t)p->stride, &count))
         goto no_memory;
     p->counts = calloc(b->rows_max, sizeof(*p->counts));

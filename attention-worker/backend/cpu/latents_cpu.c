@@ -10,6 +10,32 @@ static bool product(size_t a, size_t b, size_t *out)
     return !__builtin_mul_overflow(a, b, out);
 }
 
+static size_t latent_floats(const struct dk_latents_shape *s) /* of a position */
+{
+    return attend_padded(s->rank + s->rope_dim);
+}
+
+static size_t index_page_floats(const struct dk_latents_shape *s)
+{
+    return (size_t)s->index_dim * attend_padded(s->page_tokens);
+}
+
+static size_t query_floats(const struct dk_latents_shape *s)
+{
+    return (size_t)LATENT_BLOCKS_MAX * (s->rank + s->rope_dim) * ATTEND_LANES;
+}
+
+static size_t score_floats(uint32_t context)
+{
+    return (size_t)LATENT_SCORE_HEADS * (attend_padded(context) + ATTEND_LANES);
+}
+
+void cpu_latents_bytes(const struct dk_backend_config *c, const struct dk_latents_shape *s, struct dk_stores_bytes *out)
+{
+    out->page += (uint64_t)s->layers * (s->page_tokens * latent_floats(s) + index_page_floats(s)) * sizeof(float);
+    out->fixed += (query_floats(s) + score_floats(c->context)) * sizeof(float);
+}
+
 /* false: no memory, or a size that overflows. */
 static bool allocate(struct dk_latents *l, uint32_t context)
 {
@@ -17,13 +43,13 @@ static bool allocate(struct dk_latents *l, uint32_t context)
     size_t blocks, row_floats, key_floats;
 
     if (!product((size_t)s->layers, s->pages, &blocks) ||
-        !product(blocks, (size_t)s->page_tokens * l->width, &row_floats) ||
-        !product(blocks, (size_t)s->index_dim * l->key_stride, &key_floats))
+        !product(blocks, s->page_tokens * latent_floats(s), &row_floats) ||
+        !product(blocks, index_page_floats(s), &key_floats))
         return false;
-    l->score_floats = (size_t)LATENT_SCORE_HEADS * (attend_padded(context) + ATTEND_LANES);
+    l->score_floats = score_floats(context);
     l->rows = cpu_floats(row_floats);
     l->index_keys = s->index_dim > 0 ? cpu_floats(key_floats) : NULL;
-    l->queries = cpu_floats((size_t)LATENT_BLOCKS_MAX * (s->rank + s->rope_dim) * ATTEND_LANES);
+    l->queries = cpu_floats(query_floats(s));
     l->scores = cpu_floats(l->score_floats);
     return l->rows && (l->index_keys || s->index_dim == 0) && l->queries && l->scores;
 }
@@ -37,7 +63,7 @@ int cpu_latents_open(struct dk_backend *b, const struct dk_latents_shape *shape,
     if (!l)
         goto no_memory;
     l->shape = *shape;
-    l->width = attend_padded(shape->rank + shape->rope_dim);
+    l->width = (uint32_t)latent_floats(shape);
     l->key_stride = attend_padded(shape->page_tokens);
     if (!allocate(l, b->context))
         goto no_memory;

@@ -9,6 +9,7 @@
 
 /* Below this many elements waking the other threads takes longer than the work. */
 #define INLINE_ELEMENTS 16384u
+#define INLINE_ANGLES   1024u /* a cosine or sine takes some ten times as long */
 
 static inline float *row_of(struct dk_rows x, uint32_t row)
 {
@@ -229,24 +230,57 @@ void cpu_sigmoid_mul(struct dk_backend *b, uint32_t n, struct dk_rows gate, stru
     run_rows(&j, y.width);
 }
 
+struct angles_job {
+    const struct dk_span *spans;
+    uint32_t span_count;
+    const float *inverse_frequency;
+    float factor;
+    struct dk_rows angles;
+};
+
+static void angles_row(const struct angles_job *j, uint32_t row, uint32_t position)
+{
+    uint32_t half = j->angles.width / 2;
+    float *cosine = row_of(j->angles, row), *sine = cosine + half;
+
+    for (uint32_t d = 0; d < half; d++) {
+        float angle = (float)position * j->inverse_frequency[d];
+
+        cosine[d] = cosf(angle) * j->factor;
+        sine[d] = sinf(angle) * j->factor;
+    }
+}
+
+static void angles_part(void *arg, uint32_t part, uint32_t parts)
+{
+    const struct angles_job *j = arg;
+
+    for (uint32_t s = 0; s < j->span_count; s++) {
+        for (uint32_t i = 0; i < j->spans[s].count; i++) {
+            if ((j->spans[s].row + i) % parts == part)
+                angles_row(j, j->spans[s].row + i, j->spans[s].position + i);
+        }
+    }
+}
+
 void cpu_rope_angles(struct dk_backend *b, const struct dk_span *spans, uint32_t span_count,
                      const float *inverse_frequency, float factor, struct dk_rows angles)
 {
-    uint32_t half = angles.width / 2;
+    struct angles_job j = {.spans = spans,
+                           .span_count = span_count,
+                           .inverse_frequency = inverse_frequency,
+                           .factor = factor,
+                           .angles = angles};
+    uint64_t rows = 0;
 
     for (uint32_t s = 0; s < span_count; s++) {
         assert(spans[s].row <= b->rows_max && spans[s].count <= b->rows_max - spans[s].row);
-        for (uint32_t i = 0; i < spans[s].count; i++) {
-            float *cosine = row_of(angles, spans[s].row + i), *sine = cosine + half;
-
-            for (uint32_t d = 0; d < half; d++) {
-                float angle = (float)(spans[s].position + i) * inverse_frequency[d];
-
-                cosine[d] = cosf(angle) * factor;
-                sine[d] = sinf(angle) * factor;
-            }
-        }
+        rows += spans[s].count;
     }
+    if (rows * angles.width < INLINE_ANGLES)
+        angles_part(&j, 0, 1);
+    else
+        dk_exec_run(b->exec, angles_part, &j);
 }
 
 static void rope_row(const struct row_job *j, uint32_t i)

@@ -30,6 +30,26 @@ static int shape_check(const struct dk_states_shape *s, struct dk_err *err)
     return 0;
 }
 
+static uint32_t blocks_of(const struct dk_states_shape *s)
+{
+    return (s->value_dim + DELTA_COLUMNS - 1) / DELTA_COLUMNS;
+}
+
+static uint32_t channels_of(const struct dk_states_shape *s)
+{
+    return 2 * s->key_heads * s->key_dim + s->value_heads * s->value_dim;
+}
+
+void cpu_states_bytes(const struct dk_backend_config *c, const struct dk_states_shape *s, struct dk_stores_bytes *out)
+{
+    const struct dk_states counted = {.shape = *s, .channels = channels_of(s), .blocks = blocks_of(s)};
+
+    out->slot += s->layers * (states_inputs_floats(&counted) + s->value_heads * states_head_floats(&counted)) *
+                 (uint64_t)sizeof(float);
+    out->fixed += (uint64_t)c->rows_max *
+                  (s->key_heads * sizeof(struct delta_norms) + s->value_heads * sizeof(struct delta_scalars));
+}
+
 static void states_alloc(const struct dk_backend *b, struct dk_states *s)
 {
     size_t places, inputs, recurrent;
@@ -61,8 +81,8 @@ int cpu_states_open(struct dk_backend *b, const struct dk_states_shape *shape, s
     if (!s)
         goto no_memory;
     s->shape = *shape;
-    s->channels = 2 * shape->key_heads * shape->key_dim + shape->value_heads * shape->value_dim;
-    s->blocks = (shape->value_dim + DELTA_COLUMNS - 1) / DELTA_COLUMNS;
+    s->channels = channels_of(shape);
+    s->blocks = blocks_of(shape);
     s->kernels = delta_kernels_get(dk_kernels_isa(b->kernels));
     states_alloc(b, s);
     if (!s->inputs || !s->recurrent || !s->norms || !s->scalars || !s->used)

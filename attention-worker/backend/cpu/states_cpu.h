@@ -5,10 +5,10 @@
 #include "attention-worker/backend/cpu/backend_cpu_internal.h"
 #include "attention-worker/backend/cpu/delta_kernels.h"
 
-/* Limits of what cpu_states_open takes. */
-#define STATES_DIM_MAX  256u
+/* Limits of what cpu_states_open takes: those of a config.json. */
+#define STATES_DIM_MAX  1024u
 #define STATES_TAPS_MIN 2u
-#define STATES_TAPS_MAX 8u
+#define STATES_TAPS_MAX 16u
 
 /* Of one row and key head, of the convolution's output. */
 struct delta_norms {

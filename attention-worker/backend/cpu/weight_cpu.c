@@ -44,6 +44,27 @@ static void pack_part(void *arg, uint32_t part, uint32_t parts)
     dk_matrix_pack(m, begin, end, 0, m->cols, &src, &j->errs[part]);
 }
 
+/* Some lanes of the last channels may be read beyond the end. */
+static float *turned_taps(const struct dk_tensor *t, uint32_t channels, uint32_t taps)
+{
+    size_t count = (size_t)channels * taps;
+    float *turned = cpu_floats(count + ATTEND_LANES), *as_stored = cpu_floats(count);
+
+    if (!turned || !as_stored) {
+        free(turned);
+        free(as_stored);
+        return NULL;
+    }
+    dk_widen(as_stored, t->data, t->type, count);
+    for (uint32_t c = 0; c < channels; c++) {
+        for (uint32_t j = 0; j < taps; j++)
+            turned[(size_t)j * channels + c] = as_stored[(size_t)c * taps + j];
+    }
+    memset(turned + count, 0, ATTEND_LANES * sizeof(float));
+    free(as_stored);
+    return turned;
+}
+
 static int load_matrix(struct dk_backend *b, struct dk_weight *w, const struct dk_tensor *weight,
                        const struct dk_tensor *scales, struct dk_err *err)
 {
@@ -65,7 +86,7 @@ static int load_matrix(struct dk_backend *b, struct dk_weight *w, const struct d
     return rc;
 done:
     free(errs);
-    return dk_err_set(err, rc, "tensor \"%s\": out of memory", weight->name);
+    return dk_err_set(err, rc, "%s: tensor \"%s\": out of memory", weight->file, weight->name);
 }
 
 int cpu_weight_load(struct dk_backend *b, enum dk_weight_use use, const struct dk_tensor *weight,
@@ -91,6 +112,13 @@ int cpu_weight_load(struct dk_backend *b, enum dk_weight_use use, const struct d
         for (uint32_t i = 0; use == DK_WEIGHT_ONE_PLUS && i < w->cols; i++)
             w->vector[i] += 1.0f;
         break;
+    case DK_WEIGHT_TAPS:
+        w->rows = (uint32_t)weight->shape[weight->rank - 1];
+        w->cols = (uint32_t)weight->shape[0];
+        w->vector = turned_taps(weight, w->cols, w->rows);
+        if (!w->vector)
+            goto no_memory;
+        break;
     case DK_WEIGHT_TABLE:
         w->rows = (uint32_t)weight->shape[0];
         w->cols = (uint32_t)weight->shape[1];
@@ -110,7 +138,7 @@ int cpu_weight_load(struct dk_backend *b, enum dk_weight_use use, const struct d
     *out = w;
     return 0;
 no_memory:
-    dk_err_set(err, rc, "tensor \"%s\": out of memory", weight->name);
+    dk_err_set(err, rc, "%s: tensor \"%s\": out of memory", weight->file, weight->name);
 fail:
     cpu_weight_free(b, w);
     return rc;

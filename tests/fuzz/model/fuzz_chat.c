@@ -13,12 +13,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define FIXED_BYTES    4096
 #define BYTES_PER_BYTE (4 * 64 + 64)
 
-/* What every text with a prompt has; DeepSeek's add none behind results, some not even behind questions. */
+/* What every text with a prompt has; DeepSeek's add none behind results, some not even behind questions, and Mistral's
+ * none at all. */
 static const char *prompt_of(enum dk_chat_format format)
 {
-    if (format >= DK_CHAT_DEEPSEEK_V3 && format <= DK_CHAT_DEEPSEEK_V32)
+    if ((format >= DK_CHAT_DEEPSEEK_V3 && format <= DK_CHAT_DEEPSEEK_V32) || format == DK_CHAT_GUESS_DEEPSEEK_V3 ||
+        format == DK_CHAT_GUESS_DEEPSEEK_V32)
         return "<｜begin▁of▁sentence｜>";
-    if (format == DK_CHAT_LLAMA3 || format == DK_CHAT_LLAMA3_1)
+    if (format == DK_CHAT_MISTRAL_NEMO)
+        return "<s>";
+    if (format == DK_CHAT_LLAMA3 || format == DK_CHAT_LLAMA3_1 || format == DK_CHAT_GUESS_LLAMA3)
         return "<|start_header_id|>assistant<|end_header_id|>\n\n";
     return "<|im_start|>assistant\n";
 }

@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort(); /* an error says what is wrong */
     if (rc < 0)
         return 0;
-    rc = dk_tokenizer_encode(t, text, sizeof text - 1, &ids, &count, &err);
+    rc = dk_tokenizer_encode_prompt(t, text, sizeof text - 1, &ids, &count, &err);
     if (rc == 0) {
         char *out = malloc(dk_detokenizer_room(t));
         struct dk_detokenizer d = {{0}, 0};

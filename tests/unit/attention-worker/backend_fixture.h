@@ -3,7 +3,9 @@
 #define BACKEND_FIXTURE_H
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include "attention-worker/backend/backend.h"
 
@@ -40,6 +42,23 @@ static inline void fill(float *x, size_t n, uint32_t seed)
 {
     for (size_t i = 0; i < n; i++)
         x[i] = (float)(int32_t)next_random(&seed) * 0x1p-31f;
+}
+
+/* From -scale to scale; free() it. */
+static inline float *random_floats(size_t n, float scale, uint32_t seed)
+{
+    float *x = malloc((n + 1) * sizeof(float));
+
+    fill(x, n, seed);
+    for (size_t i = 0; i < n; i++)
+        x[i] *= scale;
+    return x;
+}
+
+/* |a - b|; a NaN counts as infinite, which no limit lets pass. */
+static inline double difference_of(double a, double b)
+{
+    return isnan(a - b) ? (double)INFINITY : fabs(a - b);
 }
 
 /* cols 0: a vector. */

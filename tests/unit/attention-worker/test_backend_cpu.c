@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "backend_fixture.h"
 
-#include <math.h>
-#include <stdlib.h>
+#include <malloc.h>
 #include <string.h>
+
+#include "attention-worker/backend/cpu/latents_cpu.h"
+#include "attention-worker/backend/cpu/states_cpu.h"
 
 Test(backend_cpu, says_what_it_cannot_open)
 {
@@ -17,6 +19,85 @@ Test(backend_cpu, says_what_it_cannot_open)
     ops->close(NULL);
     ops->weight_free(NULL, NULL);
     ops->kv_close(NULL, NULL);
+}
+
+enum { COUNTED_ROWS = 6, COUNTED_CONTEXT = 50, COUNTED_THREADS = 3, COUNTED_SCRATCH = 100 };
+static const struct dk_backend_config counted = {.isa = "auto",
+                                                 .threads = COUNTED_THREADS,
+                                                 .rows_max = COUNTED_ROWS,
+                                                 .context = COUNTED_CONTEXT,
+                                                 .scratch_floats_per_row = COUNTED_SCRATCH};
+static const struct dk_kv_shape odd_kv = {.layers = 3, .kv_heads = 2, .head_dim = 24, .page_tokens = 5, .pages = 300};
+static const struct dk_latents_shape odd_latents = {
+    .layers = 2, .rank = 40, .rope_dim = 10, .index_dim = 7, .page_tokens = 5, .pages = 300};
+static const struct dk_states_shape odd_states = {
+    .layers = 2, .slots = 50, .key_heads = 2, .value_heads = 4, .key_dim = 5, .value_dim = 33, .taps = 4};
+static struct dk_stores_shape odd_stores(void)
+{
+    return (struct dk_stores_shape){.kv = odd_kv, .latents = odd_latents, .states = odd_states, .top_k = 20};
+}
+
+/* By hand: rows are padded to 16 floats, positions of keys too, columns of a state to 32. */
+Test(backend_cpu, counts_what_stores_take)
+{
+    const uint64_t scratch = 4 * (6 * 100 + 48 * 16);
+    const uint64_t kv_page = 4 * 3 * 2 * (24 * 16 + 5 * 32), latents_page = 4 * 2 * (5 * 64 + 7 * 16);
+    const uint64_t kv_fixed = 4 * 3 * 8 * 50, latents_fixed = 4 * (64 * 50 * 16 + 128 * (64 + 16));
+    const uint64_t slot = 4 * 2 * (3 * (2 * 2 * 5 + 4 * 33) + 4 * 5 * 64);
+    struct dk_stores_shape some = {.top_k = 0};
+    struct dk_stores_bytes got;
+
+    ops->stores_bytes(&counted, &some, &got);
+    cr_expect(got.page == 0 && got.slot == 0 && got.fixed == scratch);
+    some.kv = odd_kv;
+    ops->stores_bytes(&counted, &some, &got);
+    cr_expect(got.page == kv_page && got.slot == 0 && got.fixed == scratch + kv_fixed);
+    some = odd_stores();
+    ops->stores_bytes(&counted, &some, &got);
+    cr_expect_eq(got.page, kv_page + latents_page);
+    cr_expect_eq(got.slot, slot);
+    cr_expect_eq(got.fixed, scratch + kv_fixed + latents_fixed + 4 * 6 * (1 + 20) + 4 * 6 * (3 * 2 + 2 * 4));
+}
+
+/* The heap gives a block some bytes more than it was asked for, at most a page of memory. */
+static void expect_bytes(uint64_t counted_bytes, void *const *blocks, size_t block_count, const char *what)
+{
+    uint64_t taken = 0;
+
+    for (size_t i = 0; i < block_count; i++)
+        taken += blocks[i] ? malloc_usable_size(blocks[i]) : 0;
+    cr_expect(taken >= counted_bytes && taken <= counted_bytes + 4160 * block_count, "%s: %llu bytes, counted %llu",
+              what, (unsigned long long)taken, (unsigned long long)counted_bytes);
+}
+
+Test(backend_cpu, stores_take_what_was_counted)
+{
+    const struct dk_stores_shape shape = odd_stores();
+    struct dk_stores_bytes bytes;
+    struct dk_latents *l;
+    struct dk_states *s;
+    struct dk_picks *p;
+    struct dk_kv *kv;
+    struct dk_backend *b;
+    struct dk_err err = {0};
+
+    ops->stores_bytes(&counted, &shape, &bytes);
+    cr_assert_eq(ops->open(&counted, &b, &err), 0, "%s", err.text);
+    cr_assert_eq(ops->kv_open(b, &odd_kv, &kv, &err), 0, "%s", err.text);
+    cr_assert_eq(ops->latents_open(b, &odd_latents, &l, &err), 0, "%s", err.text);
+    cr_assert_eq(ops->picks_open(b, shape.top_k, &p, &err), 0, "%s", err.text);
+    cr_assert_eq(ops->states_open(b, &odd_states, &s, &err), 0, "%s", err.text);
+    expect_bytes(bytes.page * 300, (void *[]){kv->keys, kv->values, l->rows, l->index_keys}, 4, "pages");
+    expect_bytes(bytes.slot * 50, (void *[]){s->inputs, s->recurrent}, 2, "slots");
+    expect_bytes(
+        bytes.fixed,
+        (void *[]){b->scratch, kv->scores, l->queries, l->scores, p->counts, p->positions, s->norms, s->scalars}, 8,
+        "fixed");
+    ops->states_close(b, s);
+    ops->picks_close(b, p);
+    ops->latents_close(b, l);
+    ops->kv_close(b, kv);
+    ops->close(b);
 }
 
 Test(backend_cpu, scratch_has_a_limit_and_can_be_taken_again)
@@ -262,12 +343,11 @@ static void attention_check(const struct attention *a)
                     total += weight[p];
                 }
                 for (uint32_t d = 0; d < DIM; d++) {
-                    double sum = 0, difference;
+                    double sum = 0;
 
                     for (uint32_t p = 0; p <= t; p++)
                         sum += weight[p] / total * a->all_v[s][p * KV_WIDTH + at + d];
-                    difference = fabs(sum - a->out[s][t * WIDTH + h * DIM + d]);
-                    largest = difference > largest ? difference : largest;
+                    largest = fmax(largest, difference_of(sum, (double)a->out[s][t * WIDTH + h * DIM + d]));
                 }
             }
         }

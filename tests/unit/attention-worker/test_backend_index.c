@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The indexer's choice against a plain sort of scores that are exact in f32 whatever the order of summation, and, with
  * other numbers, the same choice however it is computed. */
-#include "attention-worker/backend/backend.h"
+#include "backend_fixture.h"
 
-#include <criterion/criterion.h>
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/cpu.h"
-
-static const struct dk_backend_ops *const ops = &dk_backend_cpu;
 
 enum { BESIDE_MAX = 3 };
 
@@ -29,34 +24,20 @@ struct rig {
     int32_t *picks;               /* [length][top_k] */
 };
 
-static uint32_t next(uint32_t *state)
+static uint32_t next(uint32_t *state) /* without the low bits, which soon repeat */
 {
-    *state = *state * 1664525u + 1013904223u;
-    return *state >> 8;
-}
-
-static struct dk_rows take(struct dk_backend *b, uint32_t width)
-{
-    struct dk_rows r;
-
-    cr_assert_eq(ops->rows_take(b, width, &r), 0);
-    return r;
+    return next_random(state) >> 8;
 }
 
 static void rig_open(struct rig *r, const struct shape *s, const char *isa, uint32_t threads)
 {
     uint32_t pages = (s->length + s->page_tokens - 1) / s->page_tokens;
-    const struct dk_backend_config c = {.isa = isa,
-                                        .threads = threads,
-                                        .rows_max = s->length + BESIDE_MAX,
-                                        .context = s->length,
-                                        .scratch_floats_per_row = s->heads * (s->dim + 1) + s->dim};
     const struct dk_latents_shape shape = {
         .layers = 2, .rank = 8, .rope_dim = 4, .index_dim = s->dim, .page_tokens = s->page_tokens, .pages = pages + 1};
     struct dk_err err = {0};
 
     *r = (struct rig){.s = *s};
-    cr_assert_eq(ops->open(&c, &r->b, &err), 0, "%s", err.text);
+    r->b = open_backend_isa(isa, threads, s->length + BESIDE_MAX, s->length, s->heads * (s->dim + 1) + s->dim);
     cr_assert_eq(ops->latents_open(r->b, &shape, &r->l, &err), 0, "%s", err.text);
     cr_assert_eq(ops->picks_open(r->b, s->top_k, &r->p, &err), 0, "%s", err.text);
     r->q = take(r->b, s->heads * s->dim);
@@ -109,12 +90,6 @@ static void fill_integers(float *x, size_t n, int32_t least, uint32_t values, ui
 {
     for (size_t i = 0; i < n; i++)
         x[i] = (float)(least + (int32_t)(next(state) % values));
-}
-
-static void fill_noise(float *x, size_t n, uint32_t *state)
-{
-    for (size_t i = 0; i < n; i++)
-        x[i] = (float)next(state) * 0x1p-23f - 1;
 }
 
 struct scored {
@@ -340,9 +315,9 @@ Test(backend_index, a_nan_is_the_smallest)
 
 static void fill_all(struct rig *r, uint32_t seed)
 {
-    fill_noise(r->all_q, (size_t)r->s.length * r->q.width, &seed);
-    fill_noise(r->all_w, (size_t)r->s.length * r->w.width, &seed);
-    fill_noise(r->all_k, (size_t)r->s.length * r->k.width, &seed);
+    fill(r->all_q, (size_t)r->s.length * r->q.width, seed);
+    fill(r->all_w, (size_t)r->s.length * r->w.width, seed + 1);
+    fill(r->all_k, (size_t)r->s.length * r->k.width, seed + 2);
 }
 
 /* Scores that round: each picked one is as large as each dropped one, but for the rounding. */

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention over latents: against its formula in double, and the same bits however it is computed. */
-#include "attention-worker/backend/backend.h"
+#include "backend_fixture.h"
 
-#include <criterion/criterion.h>
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/cpu.h"
-
-static const struct dk_backend_ops *const ops = &dk_backend_cpu;
 
 enum { SEQUENCES = 3, CONTEXT = 64, TABLE = 10, LAYERS = 2, INDEX_HEADS = 3, INDEX_DIM = 8, STEPS = 6 };
 #define SCALE 0.2f
@@ -45,27 +40,9 @@ struct rig {
     struct sequence sequences[SEQUENCES];
 };
 
-static float noise(uint32_t *state)
-{
-    *state = *state * 1664525u + 1013904223u;
-    return (float)(int32_t)*state * 0x1p-31f;
-}
-
 static float *random_rows(uint32_t width, uint32_t seed)
 {
-    float *x = malloc((size_t)CONTEXT * width * sizeof(float));
-
-    for (size_t i = 0; i < (size_t)CONTEXT * width; i++)
-        x[i] = noise(&seed);
-    return x;
-}
-
-static struct dk_rows take(struct dk_backend *b, uint32_t width)
-{
-    struct dk_rows r;
-
-    cr_assert_eq(ops->rows_take(b, width, &r), 0);
-    return r;
+    return random_floats((size_t)CONTEXT * width, 1, seed);
 }
 
 static void sequence_open(const struct rig *r, struct sequence *s, uint32_t number)
@@ -95,15 +72,10 @@ static void rig_open(struct rig *r, const struct model *m, const char *isa, uint
                                            .index_dim = top_k ? INDEX_DIM : 0,
                                            .page_tokens = m->page_tokens,
                                            .pages = TABLE * SEQUENCES};
-    const struct dk_backend_config c = {.isa = isa,
-                                        .threads = threads,
-                                        .rows_max = CONTEXT,
-                                        .context = CONTEXT,
-                                        .scratch_floats_per_row = (m->heads + 1) * (2 * m->rank + m->rope_dim) + 64};
     struct dk_err err = {0};
 
     *r = (struct rig){.m = *m, .top_k = top_k};
-    cr_assert_eq(ops->open(&c, &r->b, &err), 0, "%s", err.text);
+    r->b = open_backend_isa(isa, threads, CONTEXT, CONTEXT, (m->heads + 1) * (2 * m->rank + m->rope_dim) + 64);
     cr_assert_eq(ops->latents_open(r->b, &shape, &r->l, &err), 0, "%s", err.text);
     if (top_k)
         cr_assert_eq(ops->picks_open(r->b, top_k, &r->p, &err), 0, "%s", err.text);
@@ -207,7 +179,7 @@ static uint32_t attended(const struct rig *r, const struct sequence *s, uint32_t
 }
 
 /* The largest difference between y of head h of row t and its formula. */
-static double difference_of(const struct rig *r, const struct sequence *s, uint32_t t, uint32_t h)
+static double formula_difference(const struct rig *r, const struct sequence *s, uint32_t t, uint32_t h)
 {
     uint32_t rank = r->m.rank, rope_dim = r->m.rope_dim, positions[CONTEXT], n = attended(r, s, t, positions);
     const float *q = s->q_latent + ((size_t)t * r->m.heads + h) * rank;
@@ -230,7 +202,7 @@ static double difference_of(const struct rig *r, const struct sequence *s, uint3
 
         for (uint32_t i = 0; i < n; i++)
             sum += weights[i] / total * s->latent[positions[i] * rank + d];
-        largest = fmax(largest, fabs(sum - y[d]));
+        largest = fmax(largest, difference_of(sum, (double)y[d]));
     }
     return largest;
 }
@@ -242,7 +214,7 @@ static void check_formula(const struct rig *r)
     for (uint32_t s = 0; s < SEQUENCES; s++) {
         for (uint32_t t = 0; t < lengths[s]; t++) {
             for (uint32_t h = 0; h < r->m.heads; h++)
-                largest = fmax(largest, difference_of(r, &r->sequences[s], t, h));
+                largest = fmax(largest, formula_difference(r, &r->sequences[s], t, h));
         }
     }
     cr_expect_lt(largest, 1e-5, "%u heads, rank %u, top_k %u: difference %g", r->m.heads, r->m.rank, r->top_k, largest);
@@ -488,7 +460,6 @@ Test(backend_latent, layers_have_their_own_latents)
 
 Test(backend_latent, says_what_does_not_fit)
 {
-    const struct dk_backend_config c = {.isa = "auto", .threads = 1, .rows_max = 1, .context = 8};
     const struct dk_latents_shape shape = {.layers = UINT32_MAX,
                                            .rank = 512,
                                            .rope_dim = 64,
@@ -497,10 +468,9 @@ Test(backend_latent, says_what_does_not_fit)
                                            .pages = UINT32_MAX}; /* its size overflows */
     struct dk_latents *l;
     struct dk_picks *p;
+    struct dk_backend *b = open_backend(1, 1, 8, 0);
     struct dk_err err = {0};
-    struct dk_backend *b;
 
-    cr_assert_eq(ops->open(&c, &b, &err), 0, "%s", err.text);
     cr_expect_eq(ops->latents_open(b, &shape, &l, &err), -ENOMEM);
     cr_expect_null(l);
     cr_expect_not_null(strstr(err.text, "4294967295 pages"), "%s", err.text);

@@ -282,13 +282,15 @@ static void expect_refused(struct dk_model_config c, const float *bias, const ch
 
 Test(router, what_cannot_be_chosen_is_refused)
 {
-    const float bias[8] = {0}, bad[8] = {0, 0, 0, NAN};
+    const float bias[8] = {0}, nan[8] = {0, 0, 0, NAN}, infinite[8] = {0, -INFINITY};
 
     expect_refused(groups_config(8, 4, 2, 5), bias, "5 experts per token");
     expect_refused(groups_config(8, 3, 2, 2), bias, "groups must divide");
     expect_refused(groups_config(8, 4, 5, 2), bias, "5 of 4 groups");
     expect_refused(groups_config(8, 4, 0, 2), bias, "0 of 4 groups");
     expect_refused(groups_config(8, 4, 2, 0), bias, "0 experts per token");
-    expect_refused(groups_config(8, 4, 2, 2), bad, "expert 3");
+    expect_refused(groups_config(8, 4, 2, 2), nan, "expert 3 is not a number");
+    expect_refused(groups_config(8, 4, 2, 2), infinite, "expert 1 is infinite");
+    expect_refused(groups_config(8, 4, 2, 2), infinite, "download it again");
     expect_refused(groups_config(8192, 4, 2, 2), bias, "8192 experts");
 }

@@ -30,6 +30,44 @@ Test(trace, experts_come_by_falling_weight)
     dk_trace_list_fini(&list);
 }
 
+Test(trace, only_chosen_layers)
+{
+    static const bool layers[] = {false, true};
+    static const int32_t ids[] = {0};
+    static const float weights[] = {1};
+    struct dk_trace_list list = {0};
+    struct dk_trace t = {.count = 1, .layers = layers, .put = dk_trace_list_put, .ctx = &list};
+
+    cr_expect(!dk_trace_wants(&t, 0) && dk_trace_wants(&t, 1));
+    dk_trace_experts(&t, 0, 1, ids, weights);
+    cr_expect_eq(list.count, 0);
+    dk_trace_experts(&t, 1, 1, ids, weights);
+    cr_expect_eq(list.count, 2);
+    t.layers = NULL;
+    dk_trace_experts(&t, 0, 1, ids, weights);
+    cr_expect_eq(list.count, 4);
+    dk_trace_list_fini(&list);
+}
+
+/* What comes beyond the limit is counted, so that whoever asked can be told, and costs no memory. */
+Test(trace, a_list_ends_at_its_limit)
+{
+    static const float data[4];
+    struct dk_trace_list list = {.bytes_max = 40};
+
+    dk_trace_list_put(&list, "a", DK_TRACE_F32, 1, (const uint32_t[]){4}, data);
+    dk_trace_list_put(&list, "b", DK_TRACE_F32, 2, (const uint32_t[]){2, 2}, data);
+    dk_trace_list_put(&list, "c", DK_TRACE_F32, 1, (const uint32_t[]){2}, data);
+    cr_expect(!list.too_large && list.count == 3 && list.bytes == 40, "exactly full");
+    dk_trace_list_put(&list, "d", DK_TRACE_F32, 1, (const uint32_t[]){4}, data);
+    cr_expect(list.too_large && list.count == 3 && list.bytes == 56);
+    dk_trace_list_put(&list, "e", DK_TRACE_F32, 1, (const uint32_t[]){1}, data);
+    cr_expect(list.too_large && list.count == 3 && list.bytes == 60);
+    cr_expect_null(dk_trace_list_find(&list, "e"));
+    cr_expect_not(list.no_memory);
+    dk_trace_list_fini(&list);
+}
+
 Test(trace, a_list_keeps_copies_in_order)
 {
     struct dk_trace_list list = {0};

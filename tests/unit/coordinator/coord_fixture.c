@@ -518,6 +518,8 @@ void fx_run_step(struct fx *fx, const Dk__Step *step)
     w->result->timing = dk_message_new(&dk__step_timing__descriptor);
     w->result->timing->has_total_us = true;
     w->result->timing->total_us = 10;
+    w->result->timing->has_meanwhile_us = true;
+    w->result->timing->meanwhile_us = 3;
     w->steps++;
     if (step->release_all)
         w->cache_count = 0;

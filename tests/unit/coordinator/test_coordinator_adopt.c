@@ -362,6 +362,7 @@ Test(adopt, bad_plans_are_refused)
     SPOILT(p->slots[0]->member_index = p->slots[1]->member_index, "a duck of it");
     SPOILT(set_text(&p->slots[0]->duck, ""), "a duck of it");
     SPOILT(set_text(&p->slots[0]->duck, name), "a duck of it");
+    SPOILT(p->has_allow_full = p->allow_full = true, "it allows full attention and has not got it");
     SPOILT(set_text(&p->slots[0]->duck, p->slots[1]->duck), "names a duck twice");
     fx.w.plan = good;
     worker_waits(NULL, 0); /* and this one is good */
@@ -389,6 +390,11 @@ Test(adopt, the_attention_mode_goes_on)
     assert_state(DK__CLUSTER_STATE__READY, "");
     cr_assert(fx.c->plan->full_attention);
     cr_assert_eq(fx.c->plan->context, 100u);
+    cr_assert(dk_attention_ends(fx.c));
+    fx.w.plan->has_allow_full = fx.w.plan->allow_full = true;
+    fx_coordinator_restart(&fx);
+    worker_waits(NULL, 0);
+    cr_assert(fx.c->plan->allow_full && !dk_attention_ends(fx.c));
     /* A folder whose model has no indexer by now is another model. */
     fx_coordinator_restart(&fx);
     fx.index_top_k = 0;

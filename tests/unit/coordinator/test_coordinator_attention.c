@@ -114,9 +114,32 @@ Test(attention, a_prompt_beyond_full_attention_is_told_why)
     fx_clear(&a);
     fx_all_beat(&fx);
     fx_submit(&fx, &q, &a);
-    fx_assert_failed(&a, DK__CODE__INVALID_ARGUMENT, "attention mode 'full' ends at index_topk = 100 positions");
+    cr_assert(strstr(a.text, "attention mode 'full' ends at index_topk = 100 positions"), "%s", a.text);
+    cr_assert(strstr(a.text, "; shorten it, or load the model with --attention sparse or --allow-full"), "%s", a.text);
+    cr_assert_not(strstr(a.text, "larger context"), "it is no way out: %s", a.text);
     load_mode((struct mode_load){.full = true, .context = 90}, &a);
     fx_clear(&a);
     fx_submit(&fx, &q, &a);
     cr_assert(strstr(a.text, "the context of 90 must hold") && !strstr(a.text, "index_topk"), "%s", a.text);
+    cr_assert(strstr(a.text, "; shorten it or load the model with a larger context"), "%s", a.text);
+    load_mode((struct mode_load){.full = true, .allow = true, .context = 100}, &a);
+    fx_clear(&a);
+    fx_submit(&fx, &q, &a);
+    cr_assert(strstr(a.text, "the context of 100 must hold") && !strstr(a.text, "index_topk"), "%s", a.text);
+    cr_assert(strstr(a.text, "; shorten it or load the model with a larger context"), "%s", a.text);
+}
+
+Test(attention, a_prompt_beyond_the_model_cannot_be_helped)
+{
+    Dk__SubmitRequest q = DK__SUBMIT_REQUEST__INIT;
+    char prompt[FX_CONTEXT + 1];
+    struct answer a;
+
+    fx_ready(&fx);
+    memset(prompt, 'x', FX_CONTEXT);
+    prompt[FX_CONTEXT] = 0;
+    q.prompt_case = DK__SUBMIT_REQUEST__PROMPT_TEXT;
+    q.text = prompt;
+    fx_submit(&fx, &q, &a);
+    fx_assert_failed(&a, DK__CODE__INVALID_ARGUMENT, "; shorten it: the model can do no more");
 }

@@ -393,6 +393,9 @@ Test(egress, errors_of_the_worker_end_what_they_concern)
     cr_assert_eq(FX_REPLY(&a, Dk__StatsReply)->n_nodes, 3);
     cr_assert_gt(FX_REPLY(&a, Dk__StatsReply)->total->total_us, 20u);
     cr_assert_eq(FX_REPLY(&a, Dk__StatsReply)->last->total_us, 10u);
+    cr_assert_eq(FX_REPLY(&a, Dk__StatsReply)->last->meanwhile_us, 3u);
+    cr_assert_eq(10 * FX_REPLY(&a, Dk__StatsReply)->total->meanwhile_us,
+                 3 * FX_REPLY(&a, Dk__StatsReply)->total->total_us);
     fx_clear(&a);
 }
 

@@ -166,6 +166,60 @@ Test(ingress, bad_tools)
     refused(&q, DK__CODE__INVALID_ARGUMENT, "tools_json: tools[0] must be an object");
 }
 
+static char *rendered(enum dk_chat_format format, const char *tools, enum dk_thinking thinking)
+{
+    json_t *messages = json_loads("[{\"role\":\"user\",\"content\":\"hot?\"}]", 0, NULL);
+    json_t *list = json_loads(tools, 0, NULL);
+    char *text;
+
+    cr_assert_eq(dk_chat_render(format, messages, list, thinking, 1, &text, NULL), 0);
+    json_decref(messages);
+    json_decref(list);
+    return text;
+}
+
+/* Whether a format takes tools or a switch shows in what it renders. */
+Test(ingress, what_a_format_has_no_place_for)
+{
+    Dk__SubmitRequest q = DK__SUBMIT_REQUEST__INIT;
+    struct answer a;
+
+    fx.c->plan->context = 1 << 16;
+    q.prompt_case = DK__SUBMIT_REQUEST__PROMPT_MESSAGES_JSON;
+    q.messages_json = (char *)"[{\"role\":\"user\",\"content\":\"hot?\"}]";
+    q.has_max_tokens = true;
+    q.max_tokens = 1;
+    for (enum dk_chat_format f = 0; f < DK_CHAT_NONE; f++) {
+        char *on = rendered(f, "[]", DK_THINKING_ON), *off = rendered(f, "[]", DK_THINKING_OFF), *with;
+        const char *name = dk_chat_format_name(f);
+
+        cr_assert_eq(dk_chat_has_switch(f), strcmp(on, off) != 0, "%s", name);
+        free(on);
+        free(off);
+        fx.c->model.chat = f;
+        q.tools_json = (char *)WEATHER;
+        if (f >= DK_CHAT_GUESS_QWEN3) {
+            refused(&q, DK__CODE__UNIMPLEMENTED, "tools: the model's chat template is not one that is known");
+            continue;
+        }
+        with = rendered(f, WEATHER, DK_THINKING_DEFAULT);
+        cr_assert_eq(dk_chat_takes_tools(f), strstr(with, "weather_at") != NULL, "%s", name);
+        fx_submit(&fx, &q, &a);
+        if (strstr(with, "weather_at"))
+            FX_REPLY(&a, Dk__SubmitReply);
+        else
+            cr_assert(a.code == DK__CODE__INVALID_ARGUMENT && strstr(a.text, "tools_json: the chat format ") &&
+                          strstr(a.text, name) && strstr(a.text, "leave --tools out"),
+                      "%s: %s", name, a.text);
+        fx_clear(&a);
+        free(with);
+        q.tools_json = (char *)"[]"; /* asks for nothing */
+        fx_submit(&fx, &q, &a);
+        FX_REPLY(&a, Dk__SubmitReply);
+        fx_clear(&a);
+    }
+}
+
 Test(ingress, bad_prompts)
 {
     Dk__SubmitRequest q = text_prompt("");

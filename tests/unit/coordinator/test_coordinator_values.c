@@ -336,6 +336,165 @@ Test(values, a_trace_has_a_step_of_its_own)
     cr_assert_eq(t.stats.output_len, 9u);
 }
 
+/* T: a trace alone; o: anything else. */
+static char kind_of_step(void)
+{
+    const Dk__Step *s = fx.w.step;
+    bool trace = false;
+
+    for (size_t i = 0; i < s->n_sequences; i++)
+        trace |= s->sequences[i]->trace;
+    cr_assert(!trace || s->n_sequences == 1, "a trace has its step for itself");
+    return trace ? 'T' : 'o';
+}
+
+Test(values, traces_and_others_take_turns)
+{
+    struct fx_told alone = {0}, t = {0};
+    uint64_t answer, traces[3], prompt;
+    char kinds[9] = "";
+
+    fx_ready(&fx);
+    fx_finish(&fx, fx_submit_text(&fx, "busy", 30), &alone);
+    answer = fx_submit_text(&fx, "busy", 30);
+    fx_step(&fx);
+    prompt = submit_score(LONG, 20, 0);
+    for (uint32_t i = 0; i < 3; i++)
+        traces[i] = submit_trace(LONG, 1);
+    for (uint32_t i = 0; i < 8; i++) {
+        cr_assert(fx_step(&fx));
+        kinds[i] = kind_of_step();
+        if (kinds[i] == 'o') {
+            cr_assert_eq(fx.w.step->n_sequences, 2, "the answer and the prompt both get on");
+            cr_assert_eq(fx.w.step->sequences[0]->sequence_id, answer);
+            cr_assert_eq(fx.w.step->sequences[1]->sequence_id, prompt);
+        }
+    }
+    cr_assert_str_eq(kinds, "ToToTooo");
+    for (uint32_t i = 0; i < 3; i++) {
+        memset(&t, 0, sizeof t);
+        fx_finish(&fx, traces[i], &t);
+        cr_assert_eq(t.trace_count, 3u);
+    }
+    memset(&t, 0, sizeof t);
+    fx_finish(&fx, answer, &t);
+    cr_assert_str_eq(t.text, alone.text);
+}
+
+Test(values, traces_alone_do_not_wait_for_others)
+{
+    fx_ready(&fx);
+    for (uint32_t i = 0; i < 3; i++)
+        submit_trace(LONG, 1);
+    for (uint32_t i = 0; i < 3; i++) {
+        cr_assert(fx_step(&fx));
+        cr_assert_eq(kind_of_step(), 'T');
+    }
+    cr_assert_not(fx_step(&fx));
+}
+
+/* ---- what nobody reads */
+
+/* The events' own values stay; the rest stands for more of them. */
+static void more_unread(uint64_t handle, uint64_t bytes)
+{
+    dk_sequence_find(fx.c, handle)->values_unread += bytes;
+}
+
+Test(values, no_step_asks_for_values_while_too_many_are_unread)
+{
+    struct fx_told t = {0}, u = {0};
+    uint64_t unread, score, trace, answer;
+
+    fx_ready(&fx);
+    unread = submit_trace("abc", 1);
+    fx_step(&fx);
+    fx_step(&fx);
+    more_unread(unread, DK_VALUES_ALL_BYTES);
+    answer = fx_submit_text(&fx, "busy", 5);
+    trace = submit_trace(LONG, 1);
+    score = submit_score(LONG, 0, 0);
+    fx_finish(&fx, answer, &t);
+    cr_assert_eq(t.token_count, 5u, "an answer without values gets on");
+    cr_assert_not(fx_step(&fx));
+    cr_assert_eq(dk_sequence_find(fx.c, trace)->told, 0u);
+    cr_assert_eq(dk_sequence_find(fx.c, score)->told, 0u);
+    more_unread(unread, -DK_VALUES_ALL_BYTES);
+    fx_finish(&fx, unread, &u);
+    cr_assert_eq(u.trace_count, 3u);
+    memset(&t, 0, sizeof t);
+    fx_finish(&fx, score, &t);
+    assert_scores(&t, LONG, 0);
+    memset(&t, 0, sizeof t);
+    fx_finish(&fx, trace, &t);
+    cr_assert_eq(t.trace_count, 3u);
+}
+
+Test(values, values_that_nobody_reads_make_room)
+{
+    struct fx_told t = {0}, u = {0}, v = {0};
+    uint64_t first, second, later;
+
+    fx_ready(&fx);
+    first = submit_trace(LONG, 1);
+    second = submit_trace(LONG, 1);
+    for (int i = 0; i < 3; i++)
+        fx_step(&fx);
+    more_unread(first, DK_VALUES_ALL_BYTES / 2);
+    more_unread(second, DK_VALUES_ALL_BYTES / 2);
+    later = submit_score("later", 0, 0);
+    for (uint32_t i = 0; i < DK_VALUES_GRACE_US / SECOND; i++) { /* its reader is there, but slow */
+        struct answer a;
+
+        fx_tick(&fx, SECOND);
+        fx_all_beat(&fx);
+        fx_read(&fx, second, 0, 0, &a);
+        fx_clear(&a);
+        cr_assert_not(fx_step(&fx));
+    }
+    fx_tick(&fx, SECOND);
+    fx_all_beat(&fx);
+    cr_assert_eq(dk_sequence_find(fx.c, first)->values_unread, 0u);
+    cr_assert_gt(dk_sequence_find(fx.c, second)->values_unread, DK_VALUES_ALL_BYTES / 2);
+    fx_finish(&fx, later, &v);
+    assert_scores(&v, "later", 0);
+    fx_finish(&fx, first, &t);
+    cr_assert_eq(t.finish, DK__FINISH_REASON__ERROR);
+    cr_assert_eq(t.error, DK__CODE__RESOURCE_EXHAUSTED);
+    cr_assert(strstr(t.error_text, "the values were dropped"), "%s", t.error_text);
+    cr_assert_eq(t.trace_count, 0u);
+    cr_assert_eq(t.token_count, 1u, "what is no value stays");
+    more_unread(second, -DK_VALUES_ALL_BYTES / 2);
+    fx_finish(&fx, second, &u);
+    cr_assert_eq(u.finish, DK__FINISH_REASON__LENGTH);
+    cr_assert_eq(u.trace_count, 3u);
+}
+
+Test(values, one_that_is_not_done_ends_too)
+{
+    Dk__SubmitRequest q = text_prompt(LONG);
+    struct fx_told t = {0};
+    uint64_t handle;
+
+    fx_ready(&fx);
+    q.has_score = q.score = q.has_want_logits = q.want_logits = q.has_prefill_chunk = true;
+    q.prefill_chunk = 9;
+    handle = submit(&q);
+    fx_step(&fx);
+    fx_step(&fx);
+    more_unread(handle, DK_VALUES_ALL_BYTES);
+    for (uint32_t i = 0; i <= DK_VALUES_GRACE_US / SECOND; i++) {
+        fx_tick(&fx, SECOND);
+        fx_all_beat(&fx);
+    }
+    fx_step(&fx); /* the result of the step that was under way counts no more */
+    cr_assert_eq(dk_values_unread(fx.c), 0u);
+    fx_finish(&fx, handle, &t);
+    cr_assert_eq(t.error, DK__CODE__RESOURCE_EXHAUSTED);
+    cr_assert_eq(t.logits_bytes, 0u);
+    cr_assert_eq(t.score_count, 0u);
+}
+
 Test(values, a_large_trace_comes_in_several_events)
 {
     struct answer a;
@@ -394,12 +553,89 @@ Test(values, a_trace_that_does_not_fit_is_refused)
     q.prefill_chunk = 12;
     submit(&q);
     fx.c->model.config.hidden = 1u << 19; /* 2 * (1 + 2) rows of it for each token: 12 MiB */
-    refused(&q, "12 tokens of this model take 144.");
+    refused(&q,
+            "12 tokens in 2 layers of this model take 144.0 MiB, and at most 64.0 MiB are sent; shorten the prompt");
     q.text = (char *)"short";
     submit(&q);
     fx.c->model.config.vocab = 1u << 20;
     q.has_want_logits = q.want_logits = true; /* 4 MiB more for each */
     refused(&q, "at most 64.0 MiB are sent");
+}
+
+/* 12 tokens; 64 MiB are what a result may have. */
+Test(values, a_trace_that_does_not_fit_says_what_helps)
+{
+    uint32_t layers[] = {3, 0, 3, 3};
+    Dk__SubmitRequest q = text_prompt("twelve bytes");
+    struct dk_model_config *m;
+
+    fx_ready(&fx);
+    m = &fx.c->model.config;
+    m->layers = 4;
+    m->kv_heads = 0;
+    memset(m->mixer, DK_MIXER_DELTA, 4);
+    /* States of 60 MiB. */
+    m->delta = (struct dk_delta_config){
+        .key_heads = 1, .key_dim = 1, .value_heads = 1, .value_dim = 60u << 17, .conv_taps = 2};
+    q.has_trace = q.trace = true;
+    m->hidden = 8;
+    refused(&q, "in 4 layers of this model take 240.0 MiB, and at most 64.0 MiB are sent; choose fewer layers "
+                "(trace_layers, --trace-layers); a shorter prompt alone does not help");
+    q.trace_layers = layers;
+    q.n_trace_layers = 4; /* 3 and 0 */
+    refused(&q, "in 2 layers of this model take 120.0 MiB");
+    q.n_trace_layers = 1;
+    submit(&q);
+    m->hidden = 1u << 17; /* a row is 0.5 MiB, each token has two outside the layers and two in each */
+    refused(&q, "in 1 layers of this model take 84.0 MiB, and at most 64.0 MiB are sent; shorten the prompt");
+    m->hidden = 1u << 19;
+    q.n_trace_layers = 4;
+    refused(&q, "choose fewer layers (trace_layers, --trace-layers) and shorten the prompt");
+
+    memset(m->mixer, DK_MIXER_ATTENTION, 4);
+    m->hidden = 1u << 17; /* 12 + 4 * 12 */
+    q.n_trace_layers = 0;
+    submit(&q);
+    q.text = (char *)"fourteen bytes";
+    refused(&q, "take 70.0 MiB, and at most 64.0 MiB are sent; choose fewer layers (trace_layers, --trace-layers) or "
+                "shorten the prompt");
+
+    layers[0] = 4;
+    q.n_trace_layers = 1;
+    refused(&q, "trace_layers[0]: there is no layer 4: the model has 4");
+    layers[0] = 3;
+    q.has_trace = false;
+    refused(&q, "trace_layers: goes with trace");
+}
+
+Test(values, the_layers_of_a_trace_reach_the_worker)
+{
+    uint32_t layers[] = {1, 0, 1};
+    Dk__SubmitRequest q = text_prompt(LONG);
+    struct fx_told t = {0};
+    uint64_t handle;
+
+    fx_ready(&fx);
+    q.has_trace = q.trace = true;
+    q.has_max_tokens = true;
+    q.max_tokens = 2;
+    for (uint32_t first = 0; first < 4; first++) { /* 1 0 1; 0 1; 1; none */
+        const Dk__StepSequence *s;
+
+        q.trace_layers = layers + first;
+        q.n_trace_layers = 3 - first;
+        handle = submit(&q);
+        cr_assert(fx_step(&fx));
+        s = fx.w.step->sequences[0];
+        cr_assert(s->trace);
+        cr_assert_eq(s->n_trace_layers, first < 2 ? 2 : 3 - first);
+        for (size_t i = 0; i < s->n_trace_layers; i++)
+            cr_assert_eq(s->trace_layers[i], first < 2 ? i : 1, "rising, once each");
+        memset(&t, 0, sizeof t);
+        fx_finish(&fx, handle, &t);
+        cr_assert_eq(t.finish, DK__FINISH_REASON__LENGTH);
+        cr_assert_eq(fx.w.step->sequences[0]->n_trace_layers, 0, "decoding has no trace");
+    }
 }
 
 Test(values, a_trace_comes_once_although_the_worker_is_lost)
@@ -429,8 +665,8 @@ Test(values, the_size_of_a_trace)
 {
     /* By hand, in floats, T tokens: embed and final_norm 2 * 8 T; each layer 2 * 8 T more; layer 0: k and v 2 * 6 T;
      * layer 1: 2 * 2 * 3 + 4 * 5 = 32 channels with 3 inputs, states 4 * 3 * 5; layer 2: latent 7 T, key 2 T, index key
-     * 9 T, 10 positions T; layer 2 is MoE: in and out 2 * 8 T, 11 experts T, 2 * 3 T. Tensors: 2 + 3 * 6 + 5, 96 bytes
-     * each. */
+     * 9 T, 10 positions T; layer 2 is MoE: in and out 2 * 8 T, 11 experts T, 2 * 3 T. Tensors: 2, then 4, 4 and 6 + 5,
+     * 96 bytes each. */
     struct dk_model_config m = {
         .hidden = 8,
         .layers = 3,
@@ -444,11 +680,16 @@ Test(values, the_size_of_a_trace)
         .top_k = 3,
         .mixer = {DK_MIXER_ATTENTION, DK_MIXER_DELTA, DK_MIXER_MLA},
         .layer_is_moe = {false, false, true}};
+    const uint32_t some[] = {1, 2};
 
     fx_open(&fx);
-    for (uint64_t n = 1; n <= 100; n += 33)
-        cr_assert_eq(dk_trace_bytes(&m, (uint32_t)n),
-                     4 * (n * (16 + 3 * 16 + 12 + 7 + 2 + 9 + 10 + 16 + 11 + 6) + 32 * 3 + 4 * 3 * 5) + 25 * 96);
+    for (uint64_t n = 1; n <= 100; n += 33) {
+        cr_assert_eq(dk_trace_bytes(&m, NULL, 0, (uint32_t)n),
+                     4 * (n * (16 + 3 * 16 + 12 + 7 + 2 + 9 + 10 + 16 + 11 + 6) + 32 * 3 + 4 * 3 * 5) + 21 * 96);
+        cr_assert_eq(dk_trace_bytes(&m, some, 2, (uint32_t)n),
+                     4 * (n * (16 + 2 * 16 + 7 + 2 + 9 + 10 + 16 + 11 + 6) + 32 * 3 + 4 * 3 * 5) + 17 * 96);
+        cr_assert_eq(dk_trace_bytes(&m, some, 1, (uint32_t)n), 4 * (n * (16 + 16) + 32 * 3 + 4 * 3 * 5) + 6 * 96);
+    }
 }
 
 /* ---- a worker that sends nonsense */
@@ -469,6 +710,18 @@ static void not_a_number(Dk__SequenceResult *r)
 {
     if (r->n_scores)
         r->scores[0]->logprob = NAN;
+}
+
+static void alternative_beyond_the_vocabulary(Dk__SequenceResult *r)
+{
+    if (r->n_scores)
+        r->scores[0]->top[0]->id = FX_VOCAB;
+}
+
+static void alternative_without_a_number(Dk__SequenceResult *r)
+{
+    if (r->n_scores)
+        r->scores[r->n_scores - 1]->top[0]->logprob = NAN;
 }
 
 static void no_tensor(Dk__SequenceResult *r)
@@ -497,9 +750,14 @@ Test(values, nonsense_ends_the_sequence)
         void (*spoil)(Dk__SequenceResult *r);
         bool trace;
         const char *says;
-    } cases[] = {{one_less, false, "another number of tokens"},  {another_id, false, "another token than the next one"},
-                 {not_a_number, false, "not a log-probability"}, {no_tensor, true, "sent no trace"},
-                 {longer_shape, true, "its data do not fill"},   {overflowing_shape, true, "its data do not fill"}};
+    } cases[] = {{alternative_beyond_the_vocabulary, false, "outside the vocabulary"},
+                 {alternative_without_a_number, false, "not a log-probability"},
+                 {one_less, false, "another number of tokens"},
+                 {another_id, false, "another token than the next one"},
+                 {not_a_number, false, "not a log-probability"},
+                 {no_tensor, true, "sent no trace"},
+                 {longer_shape, true, "its data do not fill"},
+                 {overflowing_shape, true, "its data do not fill"}};
 
     fx_ready(&fx);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -44,7 +44,7 @@ static bool knows_tools(enum dk_chat_format format)
 {
     bool deepseek = format >= DK_CHAT_DEEPSEEK_V3 && format <= DK_CHAT_DEEPSEEK_V31_TERMINUS;
 
-    return !deepseek && format != DK_CHAT_LLAMA3 && format != DK_CHAT_CHATML;
+    return !deepseek && format != DK_CHAT_LLAMA3 && format != DK_CHAT_QWEN2_INSTRUCT && format != DK_CHAT_SMOLLM2;
 }
 
 static void check_cases(const char *path, const char *family, enum dk_chat_format format, size_t count, size_t failing)
@@ -81,6 +81,7 @@ Test(chat, renders_every_family_as_the_reference_does)
 Test(chat, renders_the_variants_as_the_reference_does)
 {
     check_cases(CHAT_VARIANTS, "qwen2", DK_CHAT_QWEN2, 53, 0);
+    check_cases(CHAT_VARIANTS, "qwen2_instruct", DK_CHAT_QWEN2_INSTRUCT, 22, 0);
     check_cases(CHAT_VARIANTS, "qwen3_instruct_2507", DK_CHAT_QWEN3_INSTRUCT, 53, 0);
     check_cases(CHAT_VARIANTS, "qwen3_thinking_2507", DK_CHAT_QWEN3_THINKING, 53, 0);
     check_cases(CHAT_VARIANTS, "qwen3_5_thinking_off", DK_CHAT_QWEN3_5_OFF, 70, 5);
@@ -102,6 +103,11 @@ Test(chat, renders_llamas_as_the_reference_does)
 {
     check_cases(CHAT_VARIANTS, "llama3", DK_CHAT_LLAMA3, 31, 0);
     check_cases(CHAT_VARIANTS, "llama3_1", DK_CHAT_LLAMA3_1, 59, 5);
+}
+
+Test(chat, renders_mistrals_as_the_reference_does)
+{
+    check_cases(CHAT_VARIANTS, "mistral_nemo", DK_CHAT_MISTRAL_NEMO, 67, 13);
 }
 
 static void expect_text(enum dk_chat_format format, const char *messages, const char *tools, const char *want)
@@ -205,7 +211,7 @@ Test(chat, templates_without_tools_ignore_them)
     json_t *messages = json_loads("[{\"role\":\"user\",\"content\":\"x\"}]", 0, NULL),
            *tools = json_loads("[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]", 0, NULL);
 
-    for (int f = 0; f < DK_CHAT_NONE; f++) {
+    for (int f = 0; f < DK_CHAT_GUESS_QWEN3; f++) {
         struct dk_err err = {0};
         char *with = NULL, *without = NULL;
 
@@ -219,13 +225,94 @@ Test(chat, templates_without_tools_ignore_them)
     json_decref(tools);
 }
 
-Test(chat, chatml_has_a_default_system_message)
+Test(chat, chatml_with_and_without_a_default_system_message)
 {
-    expect_text(DK_CHAT_CHATML, "[{\"role\":\"user\",\"content\":\"Hi\"}]", NULL,
+    static const char hi[] = "[{\"role\":\"user\",\"content\":\"Hi\"}]",
+                      kind[] = "[{\"role\":\"system\",\"content\":\"Be kind.\"},{\"role\":\"user\",\"content\":\"\"}]",
+                      kind_text[] = "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n<|im_end|>\n";
+
+    expect_text(DK_CHAT_SMOLLM2, hi, NULL,
                 "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
                 "<|im_start|>user\nHi<|im_end|>\n");
-    expect_text(DK_CHAT_CHATML, "[{\"role\":\"system\",\"content\":\"Be kind.\"},{\"role\":\"user\",\"content\":\"\"}]",
-                NULL, "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n<|im_end|>\n");
+    expect_text(DK_CHAT_QWEN2_INSTRUCT, hi, NULL,
+                "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n");
+    expect_text(DK_CHAT_GUESS_CHATML, hi, NULL, "<|im_start|>user\nHi<|im_end|>\n");
+    expect_text(DK_CHAT_SMOLLM2, kind, NULL, kind_text);
+    expect_text(DK_CHAT_QWEN2_INSTRUCT, kind, NULL, kind_text);
+    expect_text(DK_CHAT_GUESS_CHATML, kind, NULL, kind_text);
+}
+
+/* The turns are those of the family's own format. */
+Test(chat, guesses_are_the_familys_format_without_tools)
+{
+    static const enum dk_chat_format of[][2] = {{DK_CHAT_GUESS_QWEN3, DK_CHAT_QWEN3},
+                                                {DK_CHAT_GUESS_QWEN3_5, DK_CHAT_QWEN3_5},
+                                                {DK_CHAT_GUESS_DEEPSEEK_V3, DK_CHAT_DEEPSEEK_V3},
+                                                {DK_CHAT_GUESS_DEEPSEEK_V32, DK_CHAT_DEEPSEEK_V32},
+                                                {DK_CHAT_GUESS_LLAMA3, DK_CHAT_LLAMA3}};
+    json_t *turns = json_loads(
+               "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"x\"},{\"role\":"
+               "\"assistant\",\"content\":\"y\",\"tool_calls\":[]},{\"role\":\"user\",\"content\":\"z\"}]",
+               0, NULL),
+           *calls = json_loads(
+               "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{"
+               "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]}]",
+               0, NULL),
+           *tools = json_loads("[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]", 0, NULL);
+
+    cr_assert(turns && calls && tools);
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        for (int thinking = DK_THINKING_DEFAULT; thinking <= DK_THINKING_OFF; thinking++) {
+            char *guess = NULL, *known = NULL;
+
+            cr_assert_eq(dk_chat_render(of[i][0], turns, NULL, thinking, 1, &guess, NULL), 0);
+            cr_assert_eq(dk_chat_render(of[i][1], turns, NULL, thinking, 1, &known, NULL), 0);
+            cr_expect_str_eq(guess, known);
+            free(guess);
+            free(known);
+        }
+    }
+    for (int f = DK_CHAT_GUESS_QWEN3; f < DK_CHAT_NONE; f++) {
+        struct dk_err err = {0};
+        char *text = NULL;
+
+        cr_expect_eq(dk_chat_render(f, turns, tools, DK_THINKING_DEFAULT, 1, &text, &err), -ENOTSUP, "%d", f);
+        cr_expect(strstr(err.text, "tools") && strstr(err.text, "template"), "%s", err.text);
+        cr_expect_null(text);
+        cr_expect_eq(dk_chat_render(f, calls, NULL, DK_THINKING_DEFAULT, 1, &text, &err), -ENOTSUP, "%d", f);
+        cr_expect(strstr(err.text, "messages[1].tool_calls"), "%s", err.text);
+        cr_expect_null(text);
+        cr_expect(strstr(dk_chat_format_name(f), "_guessed"), "%s", dk_chat_format_name(f));
+    }
+    json_decref(turns);
+    json_decref(calls);
+    json_decref(tools);
+}
+
+/* The list stands before each question that equals the last one. */
+Test(chat, mistrals_tools_are_written_a_limited_number_of_times)
+{
+    json_t *tools = json_loads("[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]", 0, NULL);
+
+    for (int questions = 32; questions <= 33; questions++) {
+        json_t *messages = json_array();
+        struct dk_err err = {0};
+        char *text = NULL;
+        int lists = 0;
+
+        for (int i = 0; i < questions; i++) {
+            json_array_append_new(messages, json_pack("{ssss}", "role", "user", "content", "go on"));
+            json_array_append_new(messages, json_pack("{ssss}", "role", "assistant", "content", "ok"));
+        }
+        cr_expect_eq(dk_chat_render(DK_CHAT_MISTRAL_NEMO, messages, tools, DK_THINKING_DEFAULT, 1, &text, &err),
+                     questions == 32 ? 0 : -EINVAL, "%s", err.text);
+        for (const char *p = text; p && (p = strstr(p, "[AVAILABLE_TOOLS]")); p++)
+            lists++;
+        cr_expect_eq(lists, questions == 32 ? 32 : 0);
+        free(text);
+        json_decref(messages);
+    }
+    json_decref(tools);
 }
 
 Test(chat, messages_that_give_no_text_give_an_empty_one)
@@ -248,7 +335,7 @@ Test(chat, refuses_bad_messages_by_name)
         {DK_CHAT_NONE, "[{\"role\":\"user\",\"content\":\"x\"}]", NULL, "chat template", -ENOTSUP},
         {DK_CHAT_QWEN3, "{}", NULL, "messages", -EINVAL},
         {DK_CHAT_QWEN3, "[]", NULL, "messages", -EINVAL},
-        {DK_CHAT_CHATML, "[]", NULL, "messages", -EINVAL},
+        {DK_CHAT_SMOLLM2, "[]", NULL, "messages", -EINVAL},
         {DK_CHAT_QWEN3, "[1]", NULL, "messages[0]", -EINVAL},
         {DK_CHAT_QWEN3, "[{\"content\":\"x\"}]", NULL, "messages[0].role", -EINVAL},
         {DK_CHAT_QWEN3, "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":7}]", NULL, "messages[1].role", -EINVAL},
@@ -257,7 +344,7 @@ Test(chat, refuses_bad_messages_by_name)
         {DK_CHAT_QWEN3, "[{\"role\":\"system\"}]", NULL, "messages[0].content", -EINVAL},
         {DK_CHAT_QWEN3, "[{\"role\":\"user\",\"content\":\"a\\u0000b\"}]", NULL, "NUL", -EINVAL},
         {DK_CHAT_QWEN3, "[{\"role\":\"user\\u0000\",\"content\":\"a\"}]", NULL, "messages[0].role", -EINVAL},
-        {DK_CHAT_CHATML, "[{\"role\":\"user\",\"content\":null}]", NULL, "messages[0].content", -EINVAL},
+        {DK_CHAT_GUESS_CHATML, "[{\"role\":\"user\",\"content\":null}]", NULL, "messages[0].content", -EINVAL},
         {DK_CHAT_QWEN3, "[{\"role\":\"assistant\",\"reasoning_content\":1}]", NULL, "reasoning_content", -EINVAL},
         {DK_CHAT_QWEN3, "[{\"role\":\"assistant\",\"tool_calls\":{}}]", NULL, "messages[0].tool_calls", -EINVAL},
         {DK_CHAT_QWEN3, "[{\"role\":\"assistant\",\"tool_calls\":[3]}]", NULL, "tool_calls[0]", -EINVAL},
@@ -304,6 +391,20 @@ Test(chat, refuses_bad_messages_by_name)
         {DK_CHAT_LLAMA3_1, "[" USER ",{\"role\":\"tool\"}]", NULL, "messages[1].content", -EINVAL},
         {DK_CHAT_LLAMA3_1, "[" USER "," CALL("\"[1]\"") "]", NULL, "messages[1].tool_calls[0].arguments", -EINVAL},
         {DK_CHAT_LLAMA3_1, "[{\"role\":\"system\",\"content\":\"s\"}]", "[{}]", "messages", -EINVAL},
+        {DK_CHAT_MISTRAL_NEMO, "[" USER ",{\"role\":\"assistant\"}]", NULL, "messages[1].content", -EINVAL},
+        {DK_CHAT_MISTRAL_NEMO, "[{\"role\":\"system\",\"content\":null}]", NULL, "messages[0].content", -EINVAL},
+        {DK_CHAT_MISTRAL_NEMO, "[" USER "," USER "]", NULL, "messages[1].role", -EINVAL},
+        {DK_CHAT_MISTRAL_NEMO, "[" USER "," CALL("7") "]", NULL, "messages[1].tool_calls[0].arguments", -EINVAL},
+        {DK_CHAT_MISTRAL_NEMO, "[" USER "," CALL("{}") "]", NULL, "messages[1].tool_calls[0].id", -EINVAL},
+        {DK_CHAT_MISTRAL_NEMO, "[" USER ",{\"role\":\"tool\",\"content\":\"r\",\"tool_call_id\":\"12345678\\u0000\"}]",
+         NULL, "messages[1].tool_call_id", -EINVAL},
+        {DK_CHAT_MISTRAL_NEMO, "[" USER ",{\"role\":\"tool\",\"content\":[1],\"tool_call_id\":\"123456789\"}]", NULL,
+         "messages[1].content", -EINVAL},
+        {DK_CHAT_MISTRAL_NEMO, "[" USER ",{\"role\":\"tool\",\"content\":\"\\u0000\",\"tool_call_id\":\"123456789\"}]",
+         NULL, "messages[1].content", -EINVAL},
+        {DK_CHAT_MISTRAL_NEMO, "[" USER ",{\"role\":\"tool\",\"tool_call_id\":\"123456789\"}]", NULL,
+         "messages[1].content", -EINVAL},
+        {DK_CHAT_MISTRAL_NEMO, "[" USER "]", "[{\"type\":\"function\"}]", "tools[0].function", -EINVAL},
         {DK_CHAT_DEEPSEEK_V32, "[{\"role\":\"user\"}]", NULL, "messages[0].content", -EINVAL},
         {DK_CHAT_DEEPSEEK_V32, "[" USER "]", "[{\"type\":\"function\"}]", "tools[0].function", -EINVAL},
         {DK_CHAT_DEEPSEEK_V32,
@@ -374,6 +475,12 @@ Test(chat, fields_that_are_null_or_empty)
     expect_text(DK_CHAT_DEEPSEEK_V31, "[" USER "," CALL("{\"a\":[1]}") "]", NULL,
                 "<｜begin▁of▁sentence｜><｜User｜>x<｜Assistant｜></think><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f"
                 "<｜tool▁sep｜>{\"a\": [1]}<｜tool▁call▁end｜><｜tool▁calls▁end｜><｜end▁of▁sentence｜>");
+    expect_text(DK_CHAT_MISTRAL_NEMO, "[" USER ",{\"role\":\"assistant\",\"content\":\"a\",\"tool_calls\":[]}]", NULL,
+                "<s>[INST]x[/INST]a</s>");
+    expect_text(DK_CHAT_MISTRAL_NEMO,
+                "[" USER
+                ",{\"role\":\"assistant\",\"tool_calls\":[{\"name\":\"f\",\"arguments\":\"\",\"id\":\"123456789\"}]}]",
+                NULL, "<s>[INST]x[/INST][TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}, \"id\": \"123456789\"}]</s>");
     expect_text(DK_CHAT_DEEPSEEK_R1_DISTILL, "[{\"role\":\"assistant\"}," USER "]", NULL,
                 "<｜begin▁of▁sentence｜><｜User｜>x");
     expect_text(DK_CHAT_QWQ, "[" CALL("{}") "," USER "]", NULL,
@@ -498,17 +605,18 @@ TestSuite(chat_detect, .init = make_folder, .fini = remove_folder);
 
 static const struct {
     enum dk_family family;
-    enum dk_chat_format own, other; /* without a template; with one that is not known and not ChatML */
+    enum dk_chat_format own, other, unread; /* without a template; with one that is not known and not ChatML; with one
+                                             * that cannot be read */
 } families[] = {
-    {DK_FAMILY_LLAMA, DK_CHAT_NONE, DK_CHAT_NONE},
-    {DK_FAMILY_MISTRAL, DK_CHAT_NONE, DK_CHAT_NONE},
-    {DK_FAMILY_QWEN2, DK_CHAT_QWEN2, DK_CHAT_NONE},
-    {DK_FAMILY_QWEN3, DK_CHAT_QWEN3, DK_CHAT_QWEN3},
-    {DK_FAMILY_QWEN3_MOE, DK_CHAT_QWEN3, DK_CHAT_QWEN3},
-    {DK_FAMILY_QWEN3_5, DK_CHAT_QWEN3_5, DK_CHAT_QWEN3_5},
-    {DK_FAMILY_QWEN3_5_MOE, DK_CHAT_QWEN3_5, DK_CHAT_QWEN3_5},
-    {DK_FAMILY_DEEPSEEK_V3, DK_CHAT_DEEPSEEK_V3, DK_CHAT_DEEPSEEK_V3},
-    {DK_FAMILY_DEEPSEEK_V32, DK_CHAT_DEEPSEEK_V32, DK_CHAT_DEEPSEEK_V32},
+    {DK_FAMILY_LLAMA, DK_CHAT_NONE, DK_CHAT_NONE, DK_CHAT_NONE},
+    {DK_FAMILY_MISTRAL, DK_CHAT_NONE, DK_CHAT_NONE, DK_CHAT_NONE},
+    {DK_FAMILY_QWEN2, DK_CHAT_QWEN2, DK_CHAT_NONE, DK_CHAT_GUESS_CHATML},
+    {DK_FAMILY_QWEN3, DK_CHAT_QWEN3, DK_CHAT_GUESS_QWEN3, DK_CHAT_GUESS_QWEN3},
+    {DK_FAMILY_QWEN3_MOE, DK_CHAT_QWEN3, DK_CHAT_GUESS_QWEN3, DK_CHAT_GUESS_QWEN3},
+    {DK_FAMILY_QWEN3_5, DK_CHAT_QWEN3_5, DK_CHAT_GUESS_QWEN3_5, DK_CHAT_GUESS_QWEN3_5},
+    {DK_FAMILY_QWEN3_5_MOE, DK_CHAT_QWEN3_5, DK_CHAT_GUESS_QWEN3_5, DK_CHAT_GUESS_QWEN3_5},
+    {DK_FAMILY_DEEPSEEK_V3, DK_CHAT_DEEPSEEK_V3, DK_CHAT_GUESS_DEEPSEEK_V3, DK_CHAT_GUESS_DEEPSEEK_V3},
+    {DK_FAMILY_DEEPSEEK_V32, DK_CHAT_DEEPSEEK_V32, DK_CHAT_GUESS_DEEPSEEK_V32, DK_CHAT_GUESS_DEEPSEEK_V32},
 };
 
 Test(chat_detect, a_family_without_a_template_has_its_own_format)
@@ -528,9 +636,10 @@ Test(chat_detect, unknown_templates_are_logged_with_family_and_hash)
         expect_format(folder, families[i].family, families[i].other, DK_LOG_WARN, "chat.template.unknown",
                       "sha256=f24189f08c85a1eb19a737306c3a13e85462ee33d964f28108d64a2485fa2171");
     remove_file("chat_template.jinja");
-    expect_unknown(DK_FAMILY_LLAMA, DK_CHAT_CHATML);
-    expect_unknown(DK_FAMILY_QWEN2, DK_CHAT_QWEN2);
-    expect_unknown(DK_FAMILY_QWEN3_5, DK_CHAT_QWEN3_5);
+    expect_unknown(DK_FAMILY_LLAMA, DK_CHAT_GUESS_CHATML);
+    expect_unknown(DK_FAMILY_MISTRAL, DK_CHAT_GUESS_CHATML);
+    expect_unknown(DK_FAMILY_QWEN2, DK_CHAT_GUESS_CHATML);
+    expect_unknown(DK_FAMILY_QWEN3_5, DK_CHAT_GUESS_QWEN3_5);
 }
 
 Test(chat_detect, templates_in_tokenizer_config)
@@ -541,13 +650,13 @@ Test(chat_detect, templates_in_tokenizer_config)
 
     snprintf(config, sizeof config, "{\"chat_template\": \"%s\"}", smollm);
     put_file("tokenizer_config.json", config);
-    expect_known(DK_FAMILY_LLAMA, DK_CHAT_CHATML);
+    expect_known(DK_FAMILY_LLAMA, DK_CHAT_SMOLLM2);
     snprintf(config, sizeof config,
              "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"x\"}, {\"name\": \"default\", \"template\": "
              "\"%s\"}]}",
              smollm);
     put_file("tokenizer_config.json", config);
-    expect_known(DK_FAMILY_LLAMA, DK_CHAT_CHATML);
+    expect_known(DK_FAMILY_LLAMA, DK_CHAT_SMOLLM2);
 }
 
 Test(chat_detect, the_fixtures_templates_are_known_by_their_hash)
@@ -607,7 +716,7 @@ Test(chat_detect, a_released_template)
     put_changed(text, PROMPT_END, PROMPT_END "{#- -#}");
     expect_known(DK_FAMILY_DEEPSEEK_V3, DK_CHAT_DEEPSEEK_V3);
     put_changed(text, PROMPT_END, PROMPT_END "<think>");
-    expect_unknown(DK_FAMILY_DEEPSEEK_V3, DK_CHAT_DEEPSEEK_V3);
+    expect_unknown(DK_FAMILY_DEEPSEEK_V3, DK_CHAT_GUESS_DEEPSEEK_V3);
     put_changed(text, PROMPT_END, "{{'<｜Assistant｜><think>\\n'}}{% endif %}");
     expect_format(folder, DK_FAMILY_DEEPSEEK_V3, DK_CHAT_DEEPSEEK_R1, DK_LOG_INFO, "chat.template.known",
                   "by=sha256 sha256=563b1ce7d61d50a9b4c7439a912a1116f095b712df5b5e4d3e1116049874eb64");
@@ -632,6 +741,13 @@ Test(chat_detect, a_released_template)
     "{{- \"Given the following functions, please respond with a JSON This model only supports single tool-calls at " \
     "once! "
 
+#define DEFAULT_SYSTEM "<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n messages[0]['role'] != 'system' "
+#define TURNS          "'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' "
+#define NEMO                                                                                                      \
+    "[AVAILABLE_TOOLS][ \"[TOOL_CALLS][\" [TOOL_RESULTS]{\"content\": message == user_messages[-1] out[:-1] "     \
+    "loop.last and system_message \"[INST]\" + system_message + \"\\n\\n\" + message[\"content\"] + \"[/INST]\" " \
+    "message[\"content\"] + eos_token "
+
 Test(chat_detect, variants_differ_by_words)
 {
     static const struct {
@@ -642,32 +758,40 @@ Test(chat_detect, variants_differ_by_words)
     } cases[] = {
         {CHATML_CALLS "last_query_index reasoning_content enable_thinking is false", DK_FAMILY_QWEN3_MOE, DK_CHAT_QWEN3,
          true},
-        {CHATML_CALLS "last_query_index reasoning_content", DK_FAMILY_QWEN3_MOE, DK_CHAT_QWEN3, false},
+        {CHATML_CALLS "last_query_index reasoning_content", DK_FAMILY_QWEN3_MOE, DK_CHAT_GUESS_QWEN3, false},
         {CHATML_CALLS "last_query_index reasoning_content '<|im_start|>assistant\\n<think>\\n'", DK_FAMILY_QWEN3,
          DK_CHAT_QWEN3_THINKING, true},
-        {CHATML_CALLS "'<|im_start|>assistant\\n<think>\\n'", DK_FAMILY_QWEN3, DK_CHAT_QWEN3, false},
+        {CHATML_CALLS "'<|im_start|>assistant\\n<think>\\n'", DK_FAMILY_QWEN3, DK_CHAT_GUESS_QWEN3, false},
         {CHATML_CALLS "message.content is string + message.role + '\\n' + content }}", DK_FAMILY_QWEN3,
          DK_CHAT_QWEN3_INSTRUCT, true},
         {CHATML_CALLS "message.content is string + message.role + '\\n' + content }} </think>", DK_FAMILY_QWEN3,
-         DK_CHAT_QWEN3, false},
+         DK_CHAT_GUESS_QWEN3, false},
         {CHATML_CALLS "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>", DK_FAMILY_QWEN2,
          DK_CHAT_QWEN2, true},
-        {CHATML_CALLS "You are a helpful assistant.<|im_end|>", DK_FAMILY_QWEN2, DK_CHAT_QWEN2, false},
+        {CHATML_CALLS "You are a helpful assistant.<|im_end|>", DK_FAMILY_QWEN2, DK_CHAT_GUESS_CHATML, false},
+        {DEFAULT_SYSTEM TURNS, DK_FAMILY_QWEN2, DK_CHAT_QWEN2_INSTRUCT, true},
+        {DEFAULT_SYSTEM TURNS, DK_FAMILY_LLAMA, DK_CHAT_QWEN2_INSTRUCT, true},
+        {DEFAULT_SYSTEM TURNS "<tool_call>", DK_FAMILY_QWEN2, DK_CHAT_GUESS_CHATML, false},
+        {"<|im_start|>system\\nBe brief.<|im_end|>\\n messages[0]['role'] != 'system'" TURNS, DK_FAMILY_QWEN2,
+         DK_CHAT_GUESS_CHATML, false},
+        {NEMO, DK_FAMILY_MISTRAL, DK_CHAT_MISTRAL_NEMO, true},
+        {NEMO "[SYSTEM_PROMPT]", DK_FAMILY_MISTRAL, DK_CHAT_NONE, false},
         /* The template counts, not the family. */
         {CHATML_CALLS "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>", DK_FAMILY_QWEN3,
          DK_CHAT_QWEN2, true},
         {CHATML_TAGS "enable_thinking is false", DK_FAMILY_QWEN3_5, DK_CHAT_QWEN3_5, true},
         {CHATML_TAGS "enable_thinking is true", DK_FAMILY_QWEN3_5, DK_CHAT_QWEN3_5_OFF, true},
-        {CHATML_TAGS "enable_thinking is true enable_thinking is false", DK_FAMILY_QWEN3_5, DK_CHAT_QWEN3_5, false},
-        {CHATML_TAGS "enable_thinking is false preserve_thinking is undefined", DK_FAMILY_QWEN3_5, DK_CHAT_QWEN3_5,
+        {CHATML_TAGS "enable_thinking is true enable_thinking is false", DK_FAMILY_QWEN3_5, DK_CHAT_GUESS_QWEN3_5,
          false},
-        {CHATML_TAGS, DK_FAMILY_QWEN3_MOE, DK_CHAT_QWEN3, false},
+        {CHATML_TAGS "enable_thinking is false preserve_thinking is undefined", DK_FAMILY_QWEN3_5,
+         DK_CHAT_GUESS_QWEN3_5, false},
+        {CHATML_TAGS, DK_FAMILY_QWEN3_MOE, DK_CHAT_GUESS_QWEN3, false},
         {CHATML_CALLS "'<|im_start|>assistant\\n<think>\\n' not loop.last split('</think>')[-1].lstrip('\\n')",
          DK_FAMILY_QWEN2, DK_CHAT_QWQ, true},
         {FENCED "{{'<｜Assistant｜><think>\\n'}} 'tool_calls' in message is_first_sp", DK_FAMILY_DEEPSEEK_V3,
          DK_CHAT_DEEPSEEK_R1, true},
         {FENCED "{{'<｜Assistant｜><think>\\n'}} 'tool_calls' in message is_first_sp {% if tools %}",
-         DK_FAMILY_DEEPSEEK_V3, DK_CHAT_DEEPSEEK_V3, false},
+         DK_FAMILY_DEEPSEEK_V3, DK_CHAT_GUESS_DEEPSEEK_V3, false},
         {FENCED "{{'<｜Assistant｜><think>\\n'}} ns.system_prompt = message['content'] message['content'] is none "
                 "\\n<｜tool▁output▁begin｜>",
          DK_FAMILY_QWEN2, DK_CHAT_DEEPSEEK_R1_DISTILL, true},
@@ -678,21 +802,22 @@ Test(chat_detect, variants_differ_by_words)
          DK_FAMILY_LLAMA, DK_CHAT_NONE, false},
         {"<｜tool▁outputs▁begin｜> ```json " LAST_USER "+ message['content'] + '<｜Assistant｜>'}}",
          DK_FAMILY_DEEPSEEK_V3, DK_CHAT_DEEPSEEK_V3_0324, true},
-        {FENCED LAST_USER "+ message['content'] + '<｜Assistant｜>'}}", DK_FAMILY_DEEPSEEK_V3, DK_CHAT_DEEPSEEK_V3,
-         false},
+        {FENCED LAST_USER "+ message['content'] + '<｜Assistant｜>'}}", DK_FAMILY_DEEPSEEK_V3,
+         DK_CHAT_GUESS_DEEPSEEK_V3, false},
         {FENCED LAST_USER "+ content + '<｜Assistant｜>'}}", DK_FAMILY_QWEN3, DK_CHAT_DEEPSEEK_R1_0528, true},
-        {FENCED LAST_USER "+ content + '<｜Assistant｜>'}} enable_thinking", DK_FAMILY_DEEPSEEK_V3, DK_CHAT_DEEPSEEK_V3,
-         false},
+        {FENCED LAST_USER "+ content + '<｜Assistant｜>'}} enable_thinking", DK_FAMILY_DEEPSEEK_V3,
+         DK_CHAT_GUESS_DEEPSEEK_V3, false},
         {V31 "ns.is_last_user and not ns.is_tool", DK_FAMILY_DEEPSEEK_V3, DK_CHAT_DEEPSEEK_V31, true},
         {V31 "ns.is_last_user or ns.is_only_sys or not ns.is_prefix", DK_FAMILY_DEEPSEEK_V32,
          DK_CHAT_DEEPSEEK_V31_TERMINUS, true},
-        {V31 "ns.is_last_user and not ns.is_tool {% if tools %}", DK_FAMILY_DEEPSEEK_V3, DK_CHAT_DEEPSEEK_V3, false},
+        {V31 "ns.is_last_user and not ns.is_tool {% if tools %}", DK_FAMILY_DEEPSEEK_V3, DK_CHAT_GUESS_DEEPSEEK_V3,
+         false},
         {HEADER "message['content'] | trim + '<|eot_id|>' '<|start_header_id|>assistant<|end_header_id|>",
          DK_FAMILY_LLAMA, DK_CHAT_LLAMA3, true},
         {HEADER DATES, DK_FAMILY_LLAMA, DK_CHAT_LLAMA3_1, true},
         /* An unknown template with headers counts as one that has nothing else. */
-        {HEADER DATES "image", DK_FAMILY_LLAMA, DK_CHAT_LLAMA3, false},
-        {HEADER DATES "image", DK_FAMILY_QWEN3, DK_CHAT_QWEN3, false},
+        {HEADER DATES "image", DK_FAMILY_LLAMA, DK_CHAT_GUESS_LLAMA3, false},
+        {HEADER DATES "image", DK_FAMILY_QWEN3, DK_CHAT_GUESS_QWEN3, false},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -704,18 +829,32 @@ Test(chat_detect, variants_differ_by_words)
     }
 }
 
-Test(chat_detect, damaged_files_are_errors)
+/* A chat template is not worth refusing a model for: the weights may be used with plain prompts. */
+Test(chat_detect, files_that_cannot_be_read_are_warnings)
 {
-    static const char *const damaged[] = {"{", "{\"chat_template\": 3}",
+    static const char *const damaged[] = {"{", "[]", "{\"chat_template\": 3}",
                                           "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"x\"}]}",
                                           "{\"chat_template\": [{\"name\": \"default\"}, 7]}"};
-    enum dk_chat_format format;
+    char path[200];
 
     for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++) {
-        struct dk_err err = {0};
-
         put_file("tokenizer_config.json", damaged[i]);
-        cr_expect_eq(dk_chat_format_detect(folder, DK_FAMILY_QWEN3, &format, &err), -EINVAL, "%s", damaged[i]);
-        cr_expect(strstr(err.text, "tokenizer_config.json"), "%s", err.text);
+        for (size_t k = 0; k < sizeof families / sizeof *families; k++)
+            expect_format(folder, families[k].family, families[k].unread, DK_LOG_WARN, "chat.template.unreadable",
+                          "tokenizer_config.json");
     }
+    path_of(path, sizeof path, "chat_template.jinja");
+    cr_assert_eq(mkdir(path, 0700), 0);
+    expect_format(folder, DK_FAMILY_QWEN3, DK_CHAT_GUESS_QWEN3, DK_LOG_WARN, "chat.template.unreadable",
+                  "chat_template.jinja");
+    rmdir(path);
+}
+
+/* transformers writes "no limit" as int(1e30). */
+Test(chat_detect, a_number_that_64_bits_do_not_hold_is_no_damage)
+{
+    put_file("tokenizer_config.json", "{\"model_max_length\": 1000000000000000019884624838656, \"chat_template\": "
+                                      "\"<|im_start|> You are a helpful AI assistant named SmolLM, trained by Hugging "
+                                      "Face<|im_end|>\"}");
+    expect_known(DK_FAMILY_LLAMA, DK_CHAT_SMOLLM2);
 }

@@ -2,6 +2,7 @@
 /* config.json: what all families share, and the fields of Qwen3 and Llama. */
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -113,6 +114,8 @@ static const struct config_case refusals[] = {
     {MOE, "num_experts", NULL, -EINVAL, "missing"},
     {MOE, "num_experts", "0", -EINVAL, "0|from 1"},
     {MOE, "num_experts", "5000", -EINVAL, "5000"},
+    {MOE, "num_local_experts", "64", -EINVAL, "num_experts is 128|num_local_experts"},
+    {MOE, "num_local_experts", "0", -EINVAL, "0|from 1"},
     {MOE, "num_experts_per_tok", NULL, -EINVAL, "missing"},
     {MOE, "num_experts_per_tok", "0", -EINVAL, "0|from 1"},
     {MOE, "num_experts_per_tok", "129", -EINVAL, "129|num_experts"},
@@ -131,6 +134,8 @@ static const struct config_case refusals[] = {
     {MOE, "quantization_config", "{}", -EINVAL, "quant_method|missing"},
     {MOE, "quantization_config", "{\"quant_method\":\"gptq\",\"bits\":4}", -ENOTSUP, "quant_method|gptq|fp8"},
     {MOE, "quantization_config", "{\"quant_method\":\"fp8\"}", -EINVAL, "weight_block_size|missing"},
+    {MOE, "quantization_config", "{\"quant_method\":\"fp8\",\"weight_block_size\":null}", -ENOTSUP,
+     "weight_block_size|null|blocks of 128 x 128"},
     {MOE, "quantization_config", "{\"quant_method\":\"fp8\",\"weight_block_size\":[64,128]}", -ENOTSUP,
      "weight_block_size|[64,128]|[128,128]"},
     {MOE, "quantization_config", "{\"quant_method\":\"fp8\",\"weight_block_size\":[128,64]}", -ENOTSUP,
@@ -168,6 +173,7 @@ static const struct config_case allowances[] = {
     {DENSE, "quantization_config", "null", 0, NULL},
     {DENSE, "quantization_config", "{\"quant_method\":\"fp8\",\"scale_fmt\":\"ue8m0\",\"weight_block_size\":[128,128]}",
      0, NULL},
+    {MOE, "num_local_experts", "128", 0, NULL},
     {MOE, "decoder_sparse_step", NULL, 0, NULL},
     {MOE, "mlp_only_layers", NULL, 0, NULL},
     {MOE, "intermediate_size", NULL, 0, NULL}, /* no layer is dense */
@@ -252,6 +258,39 @@ Test(config, broken_text)
     }
     cr_expect_eq(dk_model_config_parse(whole, strlen(whole) - 1, "config.json", &c, NULL), -EINVAL);
     free(whole);
+}
+
+/* Python writes 1e30 for "no limit" as a whole number; in a field that nobody reads it does no harm. */
+Test(config, numbers_that_64_bits_do_not_hold)
+{
+    static const char big[] = "1000000000000000019884624838656";
+    char *whole = config_of(DENSE), *text = NULL;
+    struct dk_model_config c, as_it_is = config_released(DENSE);
+    struct dk_err err;
+
+    cr_assert(asprintf(&text, "{\"model_max_length\": %s, \"lists\": [[%s], {\"a\": -%s}], %s", big, big, big,
+                       strchr(whole, '{') + 1) > 0);
+    cr_expect_eq(config_parse(text, &c, &err), 0, "%s", err.text);
+    cr_expect_arr_eq(&c, &as_it_is, sizeof c);
+    free(text);
+    text = config_changed(whole, "hidden_size", "1e30");
+    cr_expect_eq(config_parse(text, &c, &err), -EINVAL);
+    expect_words(err.text, "hidden_size|whole number");
+    free(text);
+    cr_assert(asprintf(&text, "{\"a\": %s, \"a\": 1}", big) > 0);
+    cr_expect_eq(config_parse(text, &c, &err), -EINVAL);
+    expect_words(err.text, "duplicate");
+    free(text);
+    free(whole);
+}
+
+Test(config, a_byte_order_mark_is_named)
+{
+    struct dk_model_config c;
+    struct dk_err err;
+
+    cr_expect_eq(config_parse("\xEF\xBB\xBF{}", &c, &err), -EINVAL);
+    expect_words(err.text, "config.json|byte order mark");
 }
 
 Test(config, load)

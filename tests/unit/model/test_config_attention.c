@@ -12,6 +12,7 @@
 #define MISTRAL "Mistral-7B-Instruct-v0.3"
 #define QWEN2   "Qwen2.5-7B-Instruct"
 #define DENSE   "Qwen3-0.6B"
+#define MOE     "Qwen3-30B-A3B-FP8"
 #define HYBRID  "Qwen3.5-27B-FP8"
 #define NEWER   "Qwen3.6-27B"
 #define EXPERTS "Qwen3.6-35B-A3B-FP8"
@@ -156,17 +157,19 @@ Test(config_attention, indexer)
 
 static const struct config_case refusals[] = {
     {MISTRAL, "sliding_window", "4096", -ENOTSUP, "4096|null"},
-    {MISTRAL, "sliding_window", NULL, -ENOTSUP, "absent|null"}, /* the reference takes 4096 */
+    {MISTRAL, "sliding_window", NULL, -ENOTSUP, "absent|4096|write null"},
+    {MISTRAL, "sliding_window", "32767", -ENOTSUP, "32767|null|as long as the context"},
+    {MISTRAL, "sliding_window", "0", -EINVAL, "0|from 1"},
+    {MISTRAL, "sliding_window", "\"no\"", -EINVAL, "no|whole number"},
     {MISTRAL, "num_key_value_heads", NULL, -EINVAL, "missing"},
     {MISTRAL, "attention_bias", "true", -ENOTSUP, "only false"},
-    {QWEN2, "use_sliding_window", "true", -ENOTSUP, "true|only false"},
     {QWEN2, "num_key_value_heads", "5", -EINVAL, "5|divide"},
     /* where the fields are */
     {HYBRID, "text_config", NULL, -EINVAL, "missing"},
     {HYBRID, "text_config", "[]", -EINVAL, "object"},
     {HYBRID, "text_config.model_type", "\"qwen3_5_moe_text\"", -ENOTSUP, "text_config|qwen3_5_moe_text|belong"},
     {HYBRID, "text_config.hidden_size", NULL, -EINVAL, "text_config|missing"},
-    {HYBRID, "text_config.tie_word_embeddings", "true", -EINVAL, "true|outside"},
+    {HYBRID, "text_config.tie_word_embeddings", "1", -EINVAL, "text_config|1|true or false"},
     {HYBRID, "tie_word_embeddings", "\"no\"", -EINVAL, "no|true or false"},
     {HYBRID, "text_config.quantization_config", "{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]}", -EINVAL,
      "outside"},
@@ -226,8 +229,10 @@ Test(config_attention, refused_fields)
 
 static const struct config_case allowances[] = {
     {MISTRAL, "head_dim", "null", 0, NULL},
+    {MISTRAL, "sliding_window", "32768", 0, NULL}, /* as long as the context */
     {QWEN2, "use_sliding_window", NULL, 0, NULL},
-    {QWEN2, "attention_bias", "false", 0, NULL}, /* the reference does not read it */
+    {QWEN2, "use_sliding_window", "true", 0, NULL}, /* from a layer on that there is not */
+    {QWEN2, "attention_bias", "false", 0, NULL},    /* the reference does not read it */
     {HYBRID, "architectures", NULL, 0, NULL},
     {HYBRID, "architectures", "[\"Qwen3_5ForCausalLM\"]", 0, NULL},
     {HYBRID, "text_config.model_type", NULL, 0, NULL},
@@ -235,6 +240,7 @@ static const struct config_case allowances[] = {
     {HYBRID, "text_config.mamba_ssm_dtype", "\"bfloat16\"", 0, NULL},
     {HYBRID, "text_config.mtp_num_hidden_layers", NULL, 0, NULL},
     {HYBRID, "text_config.tie_word_embeddings", "false", 0, NULL},
+    {HYBRID, "text_config.tie_word_embeddings", "true", 0, NULL}, /* the other one counts */
     {NEWER, "tie_word_embeddings", NULL, 0, NULL},
     {NEWER, "text_config.output_gate_type", "\"silu\"", 0, NULL},
     {NEWER, "text_config.output_gate_type", NULL, 0, NULL},
@@ -252,27 +258,111 @@ Test(config_attention, allowed_fields)
     config_cases_run(allowances, sizeof allowances / sizeof *allowances);
 }
 
-/* transformers takes 4096 for a size that is not there; null says that there is no window. */
+/* A release with some fields changed; NULL ends the list. */
+static int parse_changed(const char *release, const char *const (*changes)[2], struct dk_model_config *c,
+                         struct dk_err *err)
+{
+    char *text = config_of(release);
+    int rc;
+
+    for (; (*changes)[0]; changes++) {
+        char *changed = config_changed(text, (*changes)[0], (*changes)[1]);
+
+        free(text);
+        text = changed;
+    }
+    rc = config_parse(text, c, err);
+    free(text);
+    return rc;
+}
+
+/* transformers takes 4096 for a size that is not there; null says that there is no window. Qwen2 and Qwen3 have it from
+ * layer max_window_layers on, Qwen3-MoE in all layers. */
 Test(config_attention, sliding_windows)
 {
     static const struct {
-        const char *size;
+        const char *release, *size, *first;
         int rc;
-    } cases[] = {{"4096", -ENOTSUP}, {NULL, -ENOTSUP}, {"null", 0}};
-    char *text = config_of(DENSE), *in_use = config_changed(text, "use_sliding_window", "true");
+    } cases[] = {
+        {DENSE, "4096", "28", 0},      {DENSE, "4096", "27", -ENOTSUP}, {DENSE, "4096", "null", -ENOTSUP},
+        {DENSE, "null", "0", 0},       {DENSE, "40960", "0", 0},        {DENSE, "40959", "0", -ENOTSUP},
+        {DENSE, NULL, "0", -ENOTSUP},  {QWEN2, "4096", "28", 0},        {QWEN2, "4096", "21", -ENOTSUP},
+        {QWEN2, "131072", "0", 0},     {DENSE, "-1", "0", -EINVAL},     {DENSE, "4096", "true", -EINVAL},
+        {MOE, "4096", "48", -ENOTSUP}, {MOE, "262144", "0", 0},
+    };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char *changed = config_changed(in_use, "sliding_window", cases[i].size);
+        const char *const changes[][2] = {{"use_sliding_window", "true"},
+                                          {"sliding_window", cases[i].size},
+                                          {"max_window_layers", cases[i].first},
+                                          {NULL, NULL}};
+        struct dk_model_config c;
+        struct dk_err err;
+        int rc = parse_changed(cases[i].release, changes, &c, &err);
+
+        cr_expect_eq(rc, cases[i].rc, "%s, %s, %s: %d %s", cases[i].release, cases[i].size, cases[i].first, rc,
+                     err.text);
+        if (cases[i].rc == -ENOTSUP)
+            expect_words(err.text, "use_sliding_window|true");
+    }
+}
+
+/* YaRN makes the context longer, and with it a window visible. */
+Test(config_attention, a_window_and_a_longer_context)
+{
+    static const char yarn[] = "{\"rope_type\":\"yarn\",\"factor\":2.0,\"original_max_position_embeddings\":32768}";
+    const char *const shorter[][2] = {{"sliding_window", "65535"}, {"rope_scaling", yarn}, {NULL, NULL}},
+                      *const equal[][2] = {{"sliding_window", "65536"}, {"rope_scaling", yarn}, {NULL, NULL}};
+    struct dk_model_config c;
+    struct dk_err err;
+
+    cr_expect_eq(parse_changed(MISTRAL, shorter, &c, &err), -ENOTSUP);
+    expect_words(err.text, "sliding_window|65535");
+    cr_expect_eq(parse_changed(MISTRAL, equal, &c, &err), 0, "%s", err.text);
+    cr_expect_eq(c.context_max, 65536);
+}
+
+/* A list of one type for each layer, as transformers 5 writes it. */
+static char *types_of(const char *type, uint32_t layers)
+{
+    char *list = malloc(layers * (strlen(type) + 3) + 3);
+    size_t n = 0;
+
+    list[n++] = '[';
+    for (uint32_t i = 0; i < layers; i++)
+        n += (size_t)sprintf(list + n, "%s\"%s\"", i ? "," : "", type);
+    strcpy(list + n, "]");
+    return list;
+}
+
+Test(config_attention, the_indexer_runs_in_every_layer)
+{
+    static const char only_full[] = "layer_types|only \"full_attention\"",
+                      only_indexed[] = "layer_types|only \"indexed_attention\"|indexer";
+    static const struct {
+        const char *release, *type;
+        uint32_t layers;
+        const char *refused; /* NULL: it is not */
+    } cases[] = {{V32, "indexed_attention", 61, NULL},
+                 {V32, "full_attention", 61, only_indexed},
+                 {V3, "full_attention", 61, NULL},
+                 {V3, "indexed_attention", 61, only_full},
+                 {DENSE, "indexed_attention", 28, only_full}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *types = types_of(cases[i].type, cases[i].layers);
+        const char *const changes[][2] = {{"layer_types", types}, {NULL, NULL}};
         struct dk_model_config c;
         struct dk_err err;
 
-        cr_expect_eq(config_parse(changed, &c, &err), cases[i].rc, "%s: %s", cases[i].size, err.text);
-        if (cases[i].rc < 0)
-            expect_words(err.text, "use_sliding_window|true");
-        free(changed);
+        cr_expect_eq(parse_changed(cases[i].release, changes, &c, &err), cases[i].refused ? -ENOTSUP : 0, "%s: %s",
+                     cases[i].release, err.text);
+        if (cases[i].refused)
+            expect_words(err.text, cases[i].refused);
+        else
+            cr_expect(c.mixer[0] == DK_MIXER_MLA && c.mixer[60] == DK_MIXER_MLA);
+        free(types);
     }
-    free(in_use);
-    free(text);
 }
 
 /* Both places, and each alone. */
@@ -290,6 +380,12 @@ Test(config_attention, quantization_and_ties_in_either_place)
     cr_expect_eq(c.scale_block, 128);
     c = config_with(HYBRID, "tie_word_embeddings", "true");
     cr_expect(c.tied);
+    c = config_with("Qwen3.5-27B-tied-transformers5", "text_config.tie_word_embeddings", "false");
+    cr_expect(c.tied, "the value at the top counts");
+    c = config_with(HYBRID, "text_config.tie_word_embeddings", "true");
+    cr_expect_not(c.tied);
+    c = config_with("Qwen3.5-27B-tied-transformers5", "tie_word_embeddings", NULL);
+    cr_expect_not(c.tied);
     free(both);
     free(inner);
     free(text);

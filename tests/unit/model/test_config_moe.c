@@ -2,6 +2,7 @@
 /* config.json: experts, shared experts and routers of Qwen3.5-MoE and DeepSeek. */
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,6 +75,10 @@ static const struct config_case cases[] = {
     {V3, "intermediate_size", NULL, -EINVAL, "missing"},
     {V3, "first_k_dense_replace", NULL, -EINVAL, "missing"},
     {V3, "first_k_dense_replace", "-1", -EINVAL, "-1|from 0"},
+    {V3, "mlp_layer_types", "[\"dense\"]", -EINVAL, "[\"dense\"]|num_hidden_layers"},
+    {V3, "mlp_layer_types", "3", -EINVAL, "3|list"},
+    {V3, "num_local_experts", "256", 0, NULL},
+    {V3, "num_local_experts", "128", -EINVAL, "n_routed_experts is 256"},
     {V3, "moe_layer_freq", "2", -ENOTSUP, "2|only 1"},
     {V3, "moe_layer_freq", NULL, 0, NULL},
     {V3, "scoring_func", "\"softmax\"", -ENOTSUP, "softmax|sigmoid"},
@@ -103,6 +108,52 @@ static const struct config_case cases[] = {
 Test(config_moe, fields)
 {
     config_cases_run(cases, sizeof cases / sizeof *cases);
+}
+
+/* mlp_layer_types of DeepSeek-V3.2 with `dense` layers first, then a sparse one for each of the others; one of them may
+ * be another text. */
+static char *mlp_types(uint32_t dense, uint32_t odd, const char *text)
+{
+    char *list = malloc(61 * 20), *p = list;
+
+    for (uint32_t i = 0; i < 61; i++)
+        p += sprintf(p, "%c\"%s\"", i ? ',' : '[', i == odd ? text : i < dense ? "dense" : "sparse");
+    strcpy(p, "]");
+    return list;
+}
+
+static int with_mlp_types(uint32_t dense, uint32_t odd, const char *text, const char *first, struct dk_model_config *c,
+                          struct dk_err *err)
+{
+    char *types = mlp_types(dense, odd, text), *release = config_of("DeepSeek-V3.2"),
+         *typed = config_changed(release, "mlp_layer_types", types),
+         *changed = config_changed(typed, "first_k_dense_replace", first);
+    int rc = config_parse(changed, c, err);
+
+    free(changed);
+    free(typed);
+    free(release);
+    free(types);
+    return rc;
+}
+
+Test(config_moe, dense_layers_one_by_one)
+{
+    struct dk_model_config c;
+    struct dk_err err;
+
+    cr_expect_eq(with_mlp_types(3, 61, "", "3", &c, &err), 0, "%s", err.text);
+    cr_expect(!c.layer_is_moe[2] && c.layer_is_moe[3]);
+    cr_expect_eq(with_mlp_types(2, 61, "", NULL, &c, &err), 0, "%s", err.text);
+    cr_expect(!c.layer_is_moe[1] && c.layer_is_moe[2]);
+    cr_expect_eq(with_mlp_types(1, 7, "dense", NULL, &c, &err), 0, "%s", err.text);
+    cr_expect(!c.layer_is_moe[0] && c.layer_is_moe[1] && !c.layer_is_moe[7] && c.layer_is_moe[8]);
+    cr_expect_eq(with_mlp_types(2, 61, "", "3", &c, &err), -EINVAL);
+    expect_words(err.text, "first_k_dense_replace|3|mlp_layer_types");
+    cr_expect_eq(with_mlp_types(3, 60, "dense", "3", &c, &err), -EINVAL);
+    expect_words(err.text, "first_k_dense_replace");
+    cr_expect_eq(with_mlp_types(3, 5, "moe", "3", &c, &err), -ENOTSUP);
+    expect_words(err.text, "mlp_layer_types|dense|sparse");
 }
 
 /* Each size alone is within its limit. */

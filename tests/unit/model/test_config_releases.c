@@ -80,3 +80,26 @@ Test(config_releases, the_list_of_tensors_has_all_parameters)
     }
     json_decref(root);
 }
+
+/* The other file has another spelling of everything that transformers 5 calls by another name. */
+Test(config_releases, transformers_5_writes_the_same_models)
+{
+    static const struct {
+        const char *release, *field, *value; /* with one field changed; NULL: as it is */
+        const char *written;
+    } cases[] = {
+        {"Qwen3-30B-A3B-FP8", NULL, NULL, "Qwen3-30B-A3B-FP8-transformers5"},
+        {"DeepSeek-V3.2", NULL, NULL, "DeepSeek-V3.2-transformers5"},
+        {"Llama-3.1-8B", NULL, NULL, "Llama-3.1-8B-transformers5"},
+        {"Qwen3.6-35B-A3B-text-only", NULL, NULL, "Qwen3.6-35B-A3B-text-only-transformers5"},
+        {"Qwen3.5-27B", "tie_word_embeddings", "true", "Qwen3.5-27B-tied-transformers5"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dk_model_config old = cases[i].field ? config_with(cases[i].release, cases[i].field, cases[i].value)
+                                                    : config_released(cases[i].release),
+                               now = config_released(cases[i].written);
+
+        cr_expect_arr_eq(&now, &old, sizeof now, "%s", cases[i].written);
+    }
+}

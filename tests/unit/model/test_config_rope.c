@@ -2,9 +2,13 @@
 /* config.json: rotary position embedding in both spellings, and its scaling. */
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "config_text.h"
+#include "model_folder.h"
 
 #define DENSE   "Qwen3-0.6B"             /* rope_theta, rope_scaling null */
 #define NEW     "Qwen3-14B"              /* rope_parameters */
@@ -127,6 +131,9 @@ static const struct config_case refusals[] = {
     {NEW, "rope_parameters", "{\"factor\":8.0,\"rope_theta\":1e6}", -ENOTSUP, "factor|type"},
     {NEW, "rope_parameters", "{\"full_attention\":{\"rope_type\":\"default\"}}", -ENOTSUP, "full_attention"},
     {NEW, "rope_scaling", "{\"type\":\"linear\",\"factor\":2}", -EINVAL, "linear|rope_parameters"},
+    {NEW, "rope_scaling", "{\"type\":\"default\",\"rope_theta\":10000}", -EINVAL, "rope_parameters"},
+    {LLAMA_5, "rope_scaling", "{\"type\":\"default\"}", -EINVAL, "rope_parameters"},
+    {LLAMA_5, "rope_scaling", "{\"type\":\"linear\",\"factor\":8}", -EINVAL, "linear|rope_parameters"},
     {NESTED, "text_config.rope_parameters.rope_type", "\"linear\"", -ENOTSUP, "linear|default|yarn"},
     {"DeepSeek-V3", "rope_scaling.type", "\"llama3\"", -ENOTSUP, "llama3|default|yarn"},
     /* scaling */
@@ -148,6 +155,17 @@ static const struct config_case refusals[] = {
     {"DeepSeek-V3", "rope_scaling.mscale_all_dim", "1e9", -EINVAL, "number"},
     {"DeepSeek-V3", "rope_scaling.attention_factor", "0", -EINVAL, "0|number"},
     {"DeepSeek-V3", "rope_scaling.truncate", "1", -EINVAL, "1|true or false"},
+    /* other rotations under a name that is known */
+    {DENSE, "rope_scaling", YARN ",\"llama_4_scaling_beta\":0.1}", -ENOTSUP, "rope_scaling: llama_4_scaling_beta|0.1"},
+    {LLAMA_, "rope_scaling.long_factor", "[1.0,2.0]", -ENOTSUP, "[1.0,2.0]|rotation"},
+    {LLAMA_, "rope_scaling.short_factor", "[1.0,2.0]", -ENOTSUP, "rotation"},
+    {"DeepSeek-V3", "rope_scaling.attn_factor", "1.2", -ENOTSUP, "1.2|rotation"},
+    {NEW, "rope_parameters.alpha", "1000", -ENOTSUP, "1000|rotation"},
+    {DENSE, "dual_chunk_attention_config", "{}", -EINVAL, "original_max_position_embeddings is missing"},
+    {DENSE, "dual_chunk_attention_config", "3", -EINVAL, "3|object"},
+    {DENSE, "dual_chunk_attention_config",
+     "{\"original_max_position_embeddings\":4096,\"chunk_size\":1024,\"local_size\":1024}", -EINVAL,
+     "local_size|1024|chunk_size"},
     /* a part of a head */
     {DENSE, "partial_rotary_factor", "0.5", -ENOTSUP, "0.5|only 1"},
     {LLAMA_5, "rope_parameters.partial_rotary_factor", "0.25", -ENOTSUP, "only 1"},
@@ -178,6 +196,8 @@ static const struct config_case allowances[] = {
     {DENSE, "rope_parameters", "{\"rope_theta\":1e6}", 0, NULL},
     {DENSE, "partial_rotary_factor", "1.0", 0, NULL},
     {LLAMA_5, "rope_theta", "500000", 0, NULL},
+    {LLAMA_, "rope_scaling.long_factor", "null", 0, NULL},
+    {NEW, "rope_scaling", "{\"type\":\"default\"}", 0, NULL},
     {LLAMA_5, "rope_parameters.rope_theta", NULL, 0, NULL}, /* 10000: Llama's default */
     {NESTED, "text_config.rope_parameters.mrope_section", NULL, 0, NULL},
     {NESTED, "text_config.rope_parameters.mrope_interleaved", "false", 0, NULL},
@@ -206,4 +226,86 @@ Test(config_rope, the_same_scaling_twice)
         "\"original_max_position_embeddings\":8192,\"rope_theta\":500000.0}");
 
     cr_expect_eq(c.rope.scaling, DK_ROPE_LLAMA3);
+}
+
+/* Each file says it in its own way: integers for real numbers, defaults written out, another name of the kind. */
+Test(config_rope, the_same_scaling_twice_in_other_words)
+{
+    static const char old[] = "{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":32768,"
+                              "\"beta_fast\":32,\"beta_slow\":1.0}",
+                      nested[] =
+                          "{\"rope_type\":\"yarn\",\"factor\":4.0,"
+                          "\"original_max_position_embeddings\":32768,\"truncate\":true,\"rope_theta\":1000000.0}";
+    char *text = config_of(DENSE), *one = config_changed(text, "rope_scaling", old),
+         *two = config_changed(one, "rope_parameters", nested),
+         *three = config_changed(two, "rope_parameters.beta_fast", "31.5");
+    struct dk_model_config c, plain = config_with(DENSE, "rope_scaling", old);
+    struct dk_err err;
+
+    cr_assert_eq(config_parse(two, &c, &err), 0, "%s", err.text);
+    cr_expect_arr_eq(&c, &plain, sizeof c);
+    cr_expect_eq(config_parse(three, &c, &err), -EINVAL);
+    expect_words(err.text, "rope_scaling|rope_parameters");
+    free(three);
+    free(two);
+    free(one);
+    free(text);
+}
+
+static char logged[600];
+static unsigned log_lines;
+
+static void keep_line(void *ctx, enum dk_log_level level, const char *line)
+{
+    snprintf(logged, sizeof logged, "%s", line);
+    log_lines++;
+}
+
+Test(config_rope, fields_that_are_not_read_are_mentioned)
+{
+    static const char *const quiet[][3] = {
+        {LLAMA_, "rope_theta", "500000"},
+        {"DeepSeek-V3", "ep_size", "1"},
+        {NESTED, "text_config.rope_parameters.mrope_interleaved", "true"},
+        {DENSE, "rope_scaling", YARN ",\"attention_factor\":1.0,\"truncate\":true,\"other\":null}"},
+    };
+    static const char *const loud[][4] = {
+        {DENSE, "rope_scaling", YARN ",\"finetuned\":true}", "model.config|rope_scaling|\"finetuned\"|ignored=1"},
+        {LLAMA_, "rope_scaling.beta_fast", "32", "beta_fast"},
+        {NEW, "rope_parameters.factor", "2.0", "\"factor\""},
+    };
+
+    dk_log_setup(keep_line, NULL, DK_LOG_WARN, NULL);
+    for (size_t i = 0; i < sizeof quiet / sizeof *quiet; i++) {
+        config_with(quiet[i][0], quiet[i][1], quiet[i][2]);
+        cr_expect_eq(log_lines, 0, "%s", logged);
+    }
+    for (size_t i = 0; i < sizeof loud / sizeof *loud; i++) {
+        log_lines = 0;
+        config_with(loud[i][0], loud[i][1], loud[i][2]);
+        cr_expect_eq(log_lines, 1, "%s: %u", loud[i][2], log_lines);
+        expect_words(logged, loud[i][3]);
+    }
+}
+
+/* As Qwen2.5-7B-Instruct-1M has it, with smaller numbers. */
+Test(config_rope, dual_chunk_attention_ends_the_context)
+{
+    static const struct {
+        const char *original;
+        uint32_t context;
+    } cases[] = {{"8192", 8192}, {"32768", 30720}, {"1000000", 30720}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dk_model_config c;
+        char value[200];
+
+        dk_log_setup(keep_line, NULL, DK_LOG_WARN, NULL);
+        snprintf(value, sizeof value,
+                 "{\"chunk_size\":32768,\"local_size\":2048,\"original_max_position_embeddings\":%s}",
+                 cases[i].original);
+        c = config_with(DENSE, "dual_chunk_attention_config", value);
+        cr_expect_eq(c.context_max, cases[i].context, "%u", c.context_max);
+        expect_words(logged, "dual_chunk_attention_config|context_max");
+    }
 }

@@ -135,10 +135,29 @@ static void keep_line(void *ctx, enum dk_log_level level, const char *line)
 Test(generation_config, repetition_penalty_is_mentioned)
 {
     dk_log_setup(keep_line, NULL, DK_LOG_WARN, NULL);
-    cr_assert_eq(load("{\"repetition_penalty\":1.0}", "{}"), 0, "%s", err.text);
+    cr_assert_eq(load("{\"repetition_penalty\":1.0}", "{\"eos_token_id\":3}"), 0, "%s", err.text);
     cr_expect_str_empty(logged);
-    cr_assert_eq(load("{\"repetition_penalty\":1.05}", "{}"), 0, "%s", err.text);
+    cr_assert_eq(load("{\"repetition_penalty\":1.05}", "{\"eos_token_id\":3}"), 0, "%s", err.text);
     expect_words(logged, "repetition_penalty|1.05");
+}
+
+Test(generation_config, without_an_end_token)
+{
+    dk_log_setup(keep_line, NULL, DK_LOG_WARN, NULL);
+    cr_assert_eq(load("{}", "{\"eos_token_id\":3}"), 0, "%s", err.text);
+    cr_assert_eq(load("{\"eos_token_id\":3}", "{}"), 0, "%s", err.text);
+    cr_expect_str_empty(logged);
+    cr_assert_eq(load("{}", "{\"eos_token_id\":null}"), 0, "%s", err.text);
+    expect_words(logged, "eos_token_id|absent");
+    expect_words(logged, folder.path);
+}
+
+Test(generation_config, numbers_that_64_bits_do_not_hold)
+{
+    cr_assert_eq(load("{\"max_length\":1000000000000000019884624838656,\"do_sample\":true,\"top_k\":7}",
+                      "{\"model_max_length\":-1000000000000000019884624838656,\"eos_token_id\":[5]}"),
+                 0, "%s", err.text);
+    cr_expect(g.temperature == 1 && g.top_k == 7 && g.eos_count == 1 && g.eos[0] == 5);
 }
 
 Test(generation_config, no_files)

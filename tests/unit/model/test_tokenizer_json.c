@@ -12,6 +12,16 @@
     "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" pattern \
     "\"},\"behavior\":\"" behavior "\",\"invert\":false}," BYTE "]}"
 
+#define FIRST_AGAIN                                                                                      \
+    "{\"id\":962,\"content\":\"<|endoftext|>\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false," \
+    "\"normalized\":false,"                                                                              \
+    "\"special\":true}"
+#define FIRST       "\"<|endoftext|>\":{\"id\":\"<|endoftext|>\",\"ids\":[962]}"
+#define FIRST_TOKEN "{\"SpecialToken\":{\"id\":\"<|endoftext|>\",\"type_id\":0}}"
+#define TEXT        "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}"
+#define TEMPLATE(single, tokens) \
+    "{\"type\":\"TemplateProcessing\",\"single\":[" single "],\"special_tokens\":{" tokens "}}"
+
 /* Sets the value at path ("model.merges[3]") to the JSON text, or removes it when the text is NULL. */
 static void change(json_t *root, const char *path, const char *value)
 {
@@ -97,7 +107,17 @@ Test(tokenizer_json, refuses_by_name)
          "normalizers[1]", -ENOTSUP},
         {"normalizer", "{\"type\":\"Sequence\",\"normalizers\":[null]}", "normalizers[0]", -EINVAL},
         {"pre_tokenizer", "null", "pre_tokenizer", -EINVAL},
-        {"pre_tokenizer", "{\"type\":\"Metaspace\"}", "Metaspace", -ENOTSUP},
+        {"pre_tokenizer", "{\"type\":\"Metaspace\"}", "SentencePiece-style tokenizer (pre_tokenizer Metaspace)",
+         -ENOTSUP},
+        {"pre_tokenizer", "{\"type\":\"BertPreTokenizer\"}", "BertPreTokenizer", -ENOTSUP},
+        {"model.type", "\"Unigram\"", "SentencePiece-style tokenizer (model Unigram)", -ENOTSUP},
+        {"normalizer",
+         "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\u2581\"},{\"type\":"
+         "\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\u2581\"}]}",
+         "SentencePiece-style tokenizer (a normalizer", -ENOTSUP},
+        {"normalizer", "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\u2581\"}",
+         "only byte-level BPE is read", -ENOTSUP},
+        {"normalizer", "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"b\"}", "Replace", -ENOTSUP},
         {"pre_tokenizer", "{\"type\":\"Sequence\",\"pretokenizers\":[]}", "ByteLevel", -ENOTSUP},
         {"pre_tokenizer", "{\"type\":\"Sequence\",\"pretokenizers\":[" BYTE "," BYTE "]}", "pretokenizers[1]",
          -ENOTSUP},
@@ -130,7 +150,25 @@ Test(tokenizer_json, refuses_by_name)
         {"added_tokens[1].id", "962", "962", -EINVAL},
         {"added_tokens[1].id", "3", "id 3", -EINVAL},
         {"added_tokens[1].content", "\"\"", "content", -EINVAL},
-        {"added_tokens[1].content", "\"<|endoftext|>\"", "<|endoftext|>", -EINVAL},
+        {"added_tokens[1].content", "\"<|endoftext|>\"", "\"<|endoftext|>\" is there twice", -EINVAL},
+        {"added_tokens[1]", FIRST_AGAIN, "added_tokens[1]: id 962 or \"<|endoftext|>\" is there twice", -EINVAL},
+        {"post_processor", "3", "post_processor is not an object", -EINVAL},
+        {"post_processor", "{}", "type", -EINVAL},
+        {"post_processor", "{\"type\":\"Sequence\"}", "processors", -EINVAL},
+        {"post_processor", "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"},null]}", "processors[1]",
+         -EINVAL},
+        {"post_processor", "{\"type\":\"TemplateProcessing\",\"special_tokens\":{}}", "single", -EINVAL},
+        {"post_processor", "{\"type\":\"TemplateProcessing\",\"single\":[]}", "special_tokens", -EINVAL},
+        {"post_processor", TEMPLATE("7", FIRST), "single[0]", -EINVAL},
+        {"post_processor", TEMPLATE("{\"SpecialToken\":{\"id\":\"no\"}}", FIRST), "no is missing", -EINVAL},
+        {"post_processor", TEMPLATE("{\"SpecialToken\":{\"id\":\"s\"}}", "\"s\":{}"), "ids is missing", -EINVAL},
+        {"post_processor", TEMPLATE("{\"SpecialToken\":{\"id\":\"s\"}}", "\"s\":{\"ids\":[988]}"), "988", -EINVAL},
+        {"post_processor", TEMPLATE("{\"SpecialToken\":{\"id\":\"s\"}}", "\"s\":{\"ids\":[-1]}"), "-1", -EINVAL},
+        {"post_processor", TEMPLATE("{\"SpecialToken\":{\"id\":\"s\"}}", "\"s\":{\"ids\":[1,2,3,4,5,6,7,8,9]}"),
+         "up to 8", -EINVAL},
+        {"post_processor",
+         "{\"type\":\"Sequence\",\"processors\":[" TEMPLATE(FIRST_TOKEN, FIRST) "," TEMPLATE(FIRST_TOKEN, FIRST) "]}",
+         "processors[1]: a second TemplateProcessing", -ENOTSUP},
         {"added_tokens[1].content", "\"!\"", "\"!\"", -EINVAL},
         {"added_tokens[1].special", NULL, "special", -EINVAL},
         {"added_tokens[1].normalized", "7", "normalized", -EINVAL},
@@ -174,20 +212,30 @@ Test(tokenizer_json, refuses_what_is_not_json)
 #define ADDED(id, text, normalized) \
     "{\"id\":" id ",\"content\":\"" text "\",\"special\":false,\"normalized\":" normalized "}"
 
-static void expect_ids(const char *json, const char *text, const char *want)
+typedef int encode_fn(const struct dk_tokenizer *t, const char *text, size_t bytes, uint32_t **ids, size_t *count,
+                      struct dk_err *err);
+
+static void expect_encoded(const struct dk_tokenizer *t, encode_fn *encode, const char *text, const char *want)
 {
-    struct dk_tokenizer *t = NULL;
     struct dk_err err = {0};
     char got[200] = "";
     uint32_t *ids = NULL;
     size_t count = 0;
 
-    cr_assert_eq(dk_tokenizer_from_memory(json, strlen(json), "t.json", &t, &err), 0, "%s", err.text);
-    cr_assert_eq(dk_tokenizer_encode(t, text, strlen(text), &ids, &count, &err), 0, "%s", err.text);
+    cr_assert_eq(encode(t, text, strlen(text), &ids, &count, &err), 0, "%s", err.text);
     for (size_t i = 0; i < count; i++)
         snprintf(got + strlen(got), sizeof got - strlen(got), "%s%u", i ? " " : "", ids[i]);
     cr_expect_str_eq(got, want, "\"%s\"", text);
     free(ids);
+}
+
+static void expect_ids(const char *json, const char *text, const char *want)
+{
+    struct dk_tokenizer *t = NULL;
+    struct dk_err err = {0};
+
+    cr_assert_eq(dk_tokenizer_from_memory(json, strlen(json), "t.json", &t, &err), 0, "%s", err.text);
+    expect_encoded(t, dk_tokenizer_encode, text, want);
     dk_tokenizer_close(t);
 }
 
@@ -207,7 +255,8 @@ Test(tokenizer_json, options_of_the_model)
 Test(tokenizer_json, unknown_bytes_and_unknown_tokens)
 {
     static const char unk[] = TINY("\"unk_token\":\"a\",", "", "", "null"),
-                      fallback[] = TINY("\"byte_fallback\":true,", "", "", "null");
+                      fallback[] = TINY("\"byte_fallback\":true,", "", "", "null"),
+                      sentencepiece[] = "{\"pre_tokenizer\":null,\"model\":{\"type\":\"BPE\",\"byte_fallback\":true}}";
     struct dk_tokenizer *t;
     struct dk_err err = {0};
 
@@ -215,6 +264,8 @@ Test(tokenizer_json, unknown_bytes_and_unknown_tokens)
     cr_expect(strstr(err.text, "unk_token"), "%s", err.text);
     cr_expect_eq(dk_tokenizer_from_memory(fallback, sizeof fallback - 1, "t", &t, &err), -ENOTSUP);
     cr_expect(strstr(err.text, "byte_fallback"), "%s", err.text);
+    cr_expect_eq(dk_tokenizer_from_memory(sentencepiece, sizeof sentencepiece - 1, "t", &t, &err), -ENOTSUP);
+    cr_expect(strstr(err.text, "SentencePiece-style"), "%s", err.text);
     /* The small Qwen3 vocabulary has every byte, so neither can matter there. */
     cr_expect_eq(open_changed("model.unk_token", "\"!\"", &t, &err), 0, "%s", err.text);
     dk_tokenizer_close(t);
@@ -247,4 +298,57 @@ Test(tokenizer_json, added_tokens_and_normal_forms)
     expect_ids(json, "A\xCC\x8A", "7");
     expect_ids(json, "\xE2\x84\xA6", "8");
     expect_ids(json, "\xCE\xA9", "");
+}
+
+/* Of the first tokens, those that tokenizers 0.22 gives for these files; behind the text it puts further ones. */
+Test(tokenizer_json, first_tokens_of_a_prompt)
+{
+    static const char bytes[] = "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":false}",
+                      one[] = TEMPLATE(FIRST_TOKEN "," TEXT, FIRST),
+                      sequence[] = "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"}," TEMPLATE(
+                          FIRST_TOKEN "," TEXT, FIRST) "]}",
+                      three[] = TEMPLATE("{\"SpecialToken\":{\"id\":\"two\"}}," FIRST_TOKEN "," TEXT "," FIRST_TOKEN,
+                                         "\"two\":{\"ids\":[963,964]}," FIRST),
+                      behind[] = TEMPLATE(TEXT "," FIRST_TOKEN, FIRST);
+    static const struct {
+        const char *post, *text, *ids;
+    } cases[] = {
+        {one, "Hello", "962 444"},
+        {one, "", "962"},
+        {one, "a<|endoftext|>", "962 64 962"},
+        {one, "<|endoftext|>Hello", "962 444"}, /* has it already */
+        {sequence, "Hello", "962 444"},
+        {three, "Hello", "963 964 962 444"},
+        {three, "<|im_start|><|im_end|>Hello", "963 964 962 963 964 444"},
+        {three, "<|im_start|><|im_end|><|endoftext|>Hello", "963 964 962 444"},
+        {behind, "Hello", "444"},
+        {bytes, "Hello", "444"},
+        {"null", "Hello", "444"},
+        {NULL, "Hello", "444"},
+        {"{\"type\":\"RobertaProcessing\",\"sep\":[\"</s>\",2],\"cls\":[\"<s>\",0]}", "Hello", "444"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dk_tokenizer *t = NULL;
+        struct dk_err err = {0};
+
+        cr_assert_eq(open_changed("post_processor", cases[i].post, &t, &err), 0, "%s", err.text);
+        expect_encoded(t, dk_tokenizer_encode_prompt, cases[i].text, cases[i].ids);
+        expect_encoded(t, dk_tokenizer_encode, "Hello", "444");
+        dk_tokenizer_close(t);
+    }
+}
+
+/* truncation.max_length without a limit, as files of fast tokenizers may have it. */
+Test(tokenizer_json, numbers_that_64_bits_do_not_hold)
+{
+    struct dk_tokenizer *t = NULL;
+    struct dk_err err = {0};
+    static const char json[] = "{\"truncation\":{\"max_length\":18446744073709551615},\"added_tokens\":[" ADDED(
+        "7", "<x>", "false") "],\"pre_tokenizer\":" BYTE ",\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"vocab\":{"
+                             "\"a\":0,\"b\":1},\"merges\":[]}}";
+
+    cr_assert_eq(dk_tokenizer_from_memory(json, sizeof json - 1, "t.json", &t, &err), 0, "%s", err.text);
+    expect_encoded(t, dk_tokenizer_encode, "b<x>a", "1 7 0");
+    dk_tokenizer_close(t);
 }

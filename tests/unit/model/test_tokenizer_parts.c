@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/pretokenize.h"
+#include "model/tokenizer/pretokenize.h"
 #include "model/text_utf8.h"
-#include "model/tokenizer_internal.h"
+#include "model/tokenizer/tokenizer_internal.h"
 
 static uint32_t rng_next(uint32_t *state)
 {

@@ -96,13 +96,12 @@ Test(tokenizer_real, knows_their_special_tokens)
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dk_tokenizer *t = open_real(cases[i].name);
-        uint32_t id = 0;
+        size_t bytes;
+        const uint8_t *text = dk_tokenizer_token(t, cases[i].id, &bytes);
 
         cr_expect_eq(dk_tokenizer_size(t), cases[i].size, "%s: %u", cases[i].name, dk_tokenizer_size(t));
-        cr_expect_eq(dk_tokenizer_id(t, cases[i].token, &id), 0, "%s", cases[i].token);
-        cr_expect_eq(id, cases[i].id, "%s: %u", cases[i].token, id);
-        cr_expect_eq(dk_tokenizer_is_special(t, id), cases[i].special, "%s", cases[i].token);
-        cr_expect_eq(dk_tokenizer_id(t, "<|im_end", &id), -ENOENT);
+        cr_expect(bytes == strlen(cases[i].token) && !memcmp(text, cases[i].token, bytes), "%s", cases[i].token);
+        cr_expect_eq(dk_tokenizer_is_special(t, cases[i].id), cases[i].special, "%s", cases[i].token);
         dk_tokenizer_close(t);
     }
 }

@@ -56,7 +56,7 @@ int main(void)
         return 1;
     }
     file = cases_load(FIXTURES "/smollm2/golden.json");
-    bad = format != DK_CHAT_CHATML;
+    bad = format != DK_CHAT_SMOLLM2;
     bad += cases_encode(t, json_object_get(file, "tokenizer_cases"), "ids", &total);
     bad += check_prompts(t, json_object_get(file, "prompts"), format);
     printf("%zu tokenizer cases, %zu prompts, %zu wrong\n", total, json_object_size(json_object_get(file, "prompts")),

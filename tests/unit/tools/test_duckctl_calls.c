@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What duckctl does while it waits, against a coordinator that the test plays. */
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "captured.h"
@@ -151,8 +153,51 @@ Test(duckctl_calls, every_verb_that_calls_ends_on_an_interrupt)
             c = captured_duckctl(a[0], a[1], a[2], "--coordinator", fake.url, NULL);
         cr_assert_eq(c.rc, EXIT_INTERRUPTED, "%s: %d %s%s", a[0], c.rc, c.out, c.err);
         captured_free(&c);
+        interrupted = 0;
+        c = captured_duckctl(a[0], a[1] ? a[1] : "--json", a[2] ? a[2] : "--json", "--json", "--coordinator", fake.url,
+                             NULL);
+        cr_assert_eq(c.rc, EXIT_INTERRUPTED);
+        cr_assert(strstr(c.out, "\"CANCELLED\""), "%s: %s", a[0], c.out);
+        captured_free(&c);
         fake_close(&fake);
     }
+}
+
+/* ---- stats */
+
+static void tell_stats(struct fake *f, struct dk_rpc_call *call, const char *method, int number)
+{
+    Dk__StatsReply reply = DK__STATS_REPLY__INIT;
+    Dk__StepTiming total = DK__STEP_TIMING__INIT;
+
+    (void)f;
+    (void)number;
+    if (strcmp(method, "GetStats") != 0) {
+        reply_status(call, DK__CLUSTER_STATE__READY, NULL);
+        return;
+    }
+    total.has_wait_us = total.has_meanwhile_us = total.has_layer_operations = true;
+    total.wait_us = 1234;
+    total.meanwhile_us = 567;
+    total.layer_operations = 10;
+    reply.total = &total;
+    dk_rpc_reply(call, &reply.base);
+}
+
+Test(duckctl_calls, stats_split_an_operation)
+{
+    struct captured c;
+
+    fake_open(&fake, tell_stats);
+    c = captured_duckctl("stats", "--coordinator", fake.url, NULL);
+    cr_assert_eq(c.rc, EXIT_DONE, "%s", c.err);
+    cr_assert(strstr(c.out, "  wait            123.4 us per layer operation\n"), "%s", c.out);
+    cr_assert(strstr(c.out, "  meanwhile        56.7 us per layer operation\n"), "%s", c.out);
+    captured_free(&c);
+    c = captured_duckctl("stats", "--json", "--coordinator", fake.url, NULL);
+    cr_assert(strstr(c.out, "\"wait_us\"") && strstr(c.out, "\"meanwhile_us\""), "%s", c.out);
+    captured_free(&c);
+    fake_close(&fake);
 }
 
 /* ---- what is waited for */
@@ -427,7 +472,10 @@ static void refuse_tools(struct fake *f, struct dk_rpc_call *call, const char *m
 
         snprintf(tools_seen, sizeof tools_seen, "%s", q->tools_json ? q->tools_json : "none");
         snprintf(messages_seen, sizeof messages_seen, "%s", q->messages_json);
-        dk_rpc_fail(call, -EINVAL, q->tools_json ? "tools[0].function is missing" : "messages[0].role is missing");
+        dk_rpc_fail(call, -EINVAL,
+                    !q->tools_json                ? "messages[0].role is missing"
+                    : strstr(q->tools_json, "5]") ? "tools_json: tools[1] must be an object"
+                                                  : "tools[0].function is missing");
     }
 }
 
@@ -456,6 +504,10 @@ Test(duckctl_calls, tools_come_from_a_file_that_errors_name)
     cr_assert(strstr(c.err, path) && strstr(c.err, "--messages") && strstr(c.err, "messages[0].role"), "%s", c.err);
     cr_assert_str_eq(tools_seen, "none");
     captured_free(&c);
+    write_file(path, "[{}, 5]");
+    c = captured_duckctl("generate", "--chat", "x", "--tools", path, "--coordinator", fake.url, NULL);
+    cr_assert(strstr(c.err, ": tools[1] must be an object") && !strstr(c.err, "tools_json"), "%s", c.err);
+    captured_free(&c);
     write_file(path, "[\n{]");
     c = captured_duckctl("generate", "--chat", "x", "--tools", path, "--coordinator", fake.url, NULL);
     cr_assert(strstr(c.err, path) && strstr(c.err, "line 2"), "%s", c.err);
@@ -464,8 +516,98 @@ Test(duckctl_calls, tools_come_from_a_file_that_errors_name)
     c = captured_duckctl("score", "--chat", "x", "--tools", path, "--coordinator", fake.url, NULL);
     cr_assert(strstr(c.err, path) && strstr(c.err, "must be an array of tools"), "%s", c.err);
     captured_free(&c);
+    write_file(path, "[\"\xff\"]");
+    c = captured_duckctl("score", "--messages", path, "--coordinator", fake.url, NULL);
+    cr_assert_eq(c.rc, EXIT_REFUSED);
+    cr_assert(strstr(c.err, path) && strstr(c.err, "not UTF-8"), "%s", c.err);
+    captured_free(&c);
     fake_close(&fake);
     unlink(path);
+}
+
+static void through_a_pipe(const char *option, const char *text)
+{
+    int ends[2], before = dup(0);
+    struct captured c;
+
+    cr_assert_eq(pipe(ends), 0);
+    cr_assert_eq(write(ends[1], text, strlen(text)), (ssize_t)strlen(text));
+    close(ends[1]);
+    dup2(ends[0], 0);
+    close(ends[0]);
+    clearerr(stdin);
+    if (!strcmp(option, "--tools"))
+        c = captured_duckctl("generate", "--chat", "x", option, "-", "--coordinator", fake.url, NULL);
+    else
+        c = captured_duckctl("generate", option, "-", "--coordinator", fake.url, NULL);
+    dup2(before, 0);
+    close(before);
+    cr_assert(strstr(c.err, " is missing"), "it reached the coordinator: %s", c.err);
+    captured_free(&c);
+}
+
+Test(duckctl_calls, messages_and_tools_come_through_a_pipe)
+{
+    char path[64];
+    struct captured c;
+
+    fake_open(&fake, refuse_tools);
+    through_a_pipe("--tools", "[{\"type\":\"function\"}]");
+    cr_assert_str_eq(tools_seen, "[{\"type\":\"function\"}]");
+    through_a_pipe("--messages", "[{\"role\":\"user\"}]");
+    cr_assert_str_eq(messages_seen, "[{\"role\":\"user\"}]");
+    c = captured_duckctl("generate", "--messages", "-", "--tools", "-", "--coordinator", fake.url, NULL);
+    cr_assert_eq(c.rc, EXIT_USAGE);
+    captured_free(&c);
+    /* A file that cannot be read twice. */
+    snprintf(path, sizeof path, "/tmp/dk-fifo-%d", (int)getpid());
+    cr_assert_eq(mkfifo(path, 0600), 0);
+    if (fork() == 0) {
+        int f = open(path, O_WRONLY);
+
+        _exit(write(f, "[{\"role\":\"fifo\"}]", 17) == 17 ? 0 : 1);
+    }
+    c = captured_duckctl("generate", "--messages", path, "--coordinator", fake.url, NULL);
+    cr_assert_str_eq(messages_seen, "[{\"role\":\"fifo\"}]");
+    captured_free(&c);
+    fake_close(&fake);
+    unlink(path);
+}
+
+/* ---- two files of one answer */
+
+static void submitted_only(struct fake *f, struct dk_rpc_call *call, const char *method, int number)
+{
+    (void)f, (void)number;
+    if (!strcmp(method, "GetStatus")) {
+        reply_status(call, DK__CLUSTER_STATE__READY, NULL);
+    } else if (!strcmp(method, "Submit")) {
+        Dk__SubmitReply submitted = DK__SUBMIT_REPLY__INIT;
+
+        dk_rpc_reply(call, &submitted.base);
+    } else {
+        Dk__CancelReply cancelled = DK__CANCEL_REPLY__INIT;
+
+        cr_assert_str_eq(method, "Cancel", "nothing is read");
+        dk_rpc_reply(call, &cancelled.base);
+    }
+}
+
+Test(duckctl_calls, logits_and_trace_do_not_go_into_one_file)
+{
+    char path[64];
+    struct captured c;
+
+    snprintf(path, sizeof path, "/tmp/dk-both-%d", (int)getpid());
+    fake_open(&fake, submitted_only);
+    c = captured_duckctl("generate", "--ids", "1", "--logits-out", path, "--trace-out", path, "--coordinator", fake.url,
+                         NULL);
+    cr_assert_eq(c.rc, EXIT_USAGE);
+    cr_assert(strstr(c.err, path) && strstr(c.err, "--logits-out and --trace-out"), "%s", c.err);
+    captured_free(&c);
+    cr_assert_eq(fake_calls(&fake, "Cancel"), 1);
+    cr_assert(access(path, F_OK) < 0);
+    fake_close(&fake);
 }
 
 Test(duckctl_calls, load_names_the_attention_mode)

@@ -49,6 +49,43 @@ Test(id_list, bad_ones)
     }
 }
 
+Test(trace_layers, good_ones)
+{
+    static const struct {
+        const char *text;
+        size_t count;
+        uint32_t layers[5];
+    } cases[] = {{"0", 1, {0}},   {"511", 1, {511}}, {"0,3-5", 4, {0, 3, 4, 5}}, {"5,4-5,1,5", 3, {1, 4, 5}},
+                 {"7-7", 1, {7}}, {"010", 1, {10}}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint32_t *layers;
+        size_t count;
+
+        cr_assert_eq(trace_layers_parse(cases[i].text, &layers, &count, &err), 0, "%s", err.text);
+        cr_assert_eq(count, cases[i].count, "%s: %zu", cases[i].text, count);
+        cr_assert_arr_eq(layers, cases[i].layers, count * sizeof *layers);
+        free(layers);
+    }
+}
+
+Test(trace_layers, bad_ones)
+{
+    static const char *const bad[] = {"",  ",",   "1,",  "1,,2", "-1",  "1-",         "3-1", "1-2-3", "512", "0-512",
+                                      "x", "1 2", "0x1", "1.5",  "1;2", "4294967296", "1-x", "5120",  "+1",  "1\n"};
+
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        uint32_t *layers;
+        size_t count;
+
+        cr_assert_eq(trace_layers_parse(bad[i], &layers, &count, &err), USAGE_ERROR, "taken: '%s'", bad[i]);
+        cr_assert(!layers && !count);
+        cr_assert(strstr(err.text, "--trace-layers"), "%s", err.text);
+    }
+    trace_layers_parse("1,9-7,2", &(uint32_t *){NULL}, &(size_t){0}, &err);
+    cr_assert(strstr(err.text, "'9-7,2'"), "%s", err.text);
+}
+
 /* ---- logits */
 
 static char folder[32], path[64];
@@ -64,7 +101,24 @@ static void set_up(void)
 static void tear_down(void)
 {
     unlink(path);
-    rmdir(folder);
+    cr_expect_eq(rmdir(folder), 0, "something is left in it");
+}
+
+static void write_old(void)
+{
+    FILE *f = fopen(path, "wb");
+
+    cr_assert(f && fputs("older", f) >= 0 && fclose(f) == 0);
+}
+
+static void assert_old(void)
+{
+    char text[8] = "";
+    FILE *f = fopen(path, "rb");
+
+    cr_assert(f && fread(text, 1, 7, f) == 5);
+    fclose(f);
+    cr_assert_str_eq(text, "older");
 }
 
 TestSuite(logits_file, .init = set_up, .fini = tear_down);
@@ -87,7 +141,7 @@ Test(logits_file, is_a_safetensors_file)
     cr_assert_eq(logits_file_open(&file, path, 2, &err), 0);
     cr_assert_eq(append(values, 3, 3), 0);
     cr_assert_eq(append(values + 3, 3, 3), 0);
-    cr_assert_eq(logits_file_finish(&file, &err), 0);
+    cr_assert_eq(logits_file_finish(&file, true, &err), 0);
     f = fopen(path, "rb");
     cr_assert(f);
     bytes = fread(raw, 1, sizeof raw, f);
@@ -102,16 +156,67 @@ Test(logits_file, is_a_safetensors_file)
     cr_assert(json_equal(json_object_get(header, "logits"), wanted));
     json_decref(wanted);
     json_decref(header);
-    cr_assert_eq(logits_file_finish(&file, &err), 0, "a second end does nothing");
+    cr_assert_eq(logits_file_finish(&file, true, &err), 0, "a second end does nothing");
 }
 
 Test(logits_file, one_that_lacks_rows_is_removed)
 {
     cr_assert_eq(logits_file_open(&file, path, 3, &err), 0);
     cr_assert_eq(append(values, 6, 3), 0);
-    cr_assert_eq(logits_file_finish(&file, &err), -EIO);
+    cr_assert_eq(logits_file_finish(&file, true, &err), -EIO);
     cr_assert(strstr(err.text, "2 of 3 rows"), "%s", err.text);
     cr_assert(access(path, F_OK) < 0);
+}
+
+Test(logits_file, an_older_file_stays_until_a_whole_one_is_there)
+{
+    char link[80];
+
+    write_old();
+    snprintf(link, sizeof link, "%s.link", path);
+    cr_assert_eq(symlink(path, link), 0);
+    for (int complete = 0; complete < 2; complete++) {
+        cr_assert_eq(logits_file_open(&file, link, 2, &err), 0, "%s", err.text);
+        cr_assert_eq(append(values, 6, 3), 0);
+        assert_old();
+        cr_assert_eq(logits_file_finish(&file, complete, &err), 0);
+        if (!complete)
+            assert_old();
+    }
+    cr_assert_eq(logits_file_open(&file, path, 3, &err), 0);
+    cr_assert_eq(logits_file_finish(&file, true, &err), -EIO);
+    cr_assert_eq(readlink(link, (char[80]){0}, 80), (ssize_t)strlen(path), "the link is none any more");
+    unlink(link);
+    cr_assert_eq(truncate(path, 5), 0);
+    cr_assert_eq(access(path, F_OK), 0, "the whole one stays");
+}
+
+Test(logits_file, the_same_file_by_two_names)
+{
+    struct output_file a, b;
+    char link[80], other[80];
+
+    write_old();
+    snprintf(link, sizeof link, "%s.link", path);
+    snprintf(other, sizeof other, "%s/./logits.safetensors", folder);
+    cr_assert_eq(symlink(path, link), 0);
+    cr_assert_eq(output_file_open(&a, "--a", path, &err), 0);
+    cr_assert_eq(output_file_open(&b, "--b", link, &err), 0);
+    cr_assert(output_file_same(&a, &b));
+    output_file_finish(&b, false, &err);
+    output_file_finish(&a, false, &err);
+    unlink(link);
+    unlink(path); /* not there yet, too */
+    cr_assert_eq(output_file_open(&a, "--a", path, &err), 0);
+    cr_assert_eq(output_file_open(&b, "--b", other, &err), 0);
+    cr_assert(output_file_same(&a, &b));
+    output_file_finish(&b, false, &err);
+    output_file_finish(&a, false, &err);
+    cr_assert_eq(output_file_open(&a, "--a", "/dev/null", &err), 0);
+    cr_assert_eq(output_file_open(&b, "--b", "/dev/null", &err), 0);
+    cr_assert_not(output_file_same(&a, &b), "a device may be both");
+    output_file_finish(&b, true, &err);
+    output_file_finish(&a, true, &err);
 }
 
 Test(logits_file, rows_that_do_not_fit_are_refused)
@@ -123,19 +228,19 @@ Test(logits_file, rows_that_do_not_fit_are_refused)
     cr_assert_eq(append(values, 2, 2), -EBADMSG);
     cr_assert_eq(logits_file_append(&file, (const uint8_t *)values, 11, 3, &err), -EBADMSG);
     cr_assert_eq(append(values, 3, 3), 0);
-    cr_assert_eq(logits_file_finish(&file, &err), 0);
+    cr_assert_eq(logits_file_finish(&file, true, &err), 0);
 }
 
 Test(logits_file, places_that_cannot_be_written)
 {
     cr_assert_lt(logits_file_open(&file, "/no/such/folder/x", 1, &err), 0);
     cr_assert(strstr(err.text, "--logits-out /no/such/folder/x"), "%s", err.text);
-    cr_assert_eq(logits_file_finish(&file, &err), 0);
+    cr_assert_eq(logits_file_finish(&file, true, &err), 0);
     cr_assert_eq(logits_file_open(&file, folder, 1, &err), -EISDIR);
     cr_assert_eq(symlink("/dev/full", path), 0);
     cr_assert_eq(logits_file_open(&file, path, 1, &err), 0);
     cr_assert_eq(append(values, 3, 3), 0);
-    cr_assert_eq(logits_file_finish(&file, &err), -ENOSPC);
+    cr_assert_eq(logits_file_finish(&file, true, &err), -ENOSPC);
     cr_assert_eq(access(path, F_OK), 0, "a device was removed");
 }
 

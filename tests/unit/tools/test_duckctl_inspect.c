@@ -157,6 +157,15 @@ Test(inspect, numbers_of_ducks)
     }
 }
 
+static bool problem_names(const json_t *problems, const char *part)
+{
+    size_t i;
+    json_t *p;
+
+    json_array_foreach(problems, i, p) if (strstr(json_string_value(p), part)) return true;
+    return false;
+}
+
 Test(inspect, problems_give_exit_code_1)
 {
     static const char header[] = "{\"stray\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
@@ -176,14 +185,38 @@ Test(inspect, problems_give_exit_code_1)
     write_file("model.safetensors", raw, 8 + length + 4);
     o = inspect(EXIT_REFUSED, NULL);
     problems = json_object_get(o, "problems");
-    cr_assert_eq(json_array_size(problems), 2);
-    cr_assert(strstr(json_string_value(json_array_get(problems, 0)), "model.embed_tokens.weight"));
-    cr_assert(strstr(json_string_value(json_array_get(problems, 1)), "stray"));
+    /* Each layer has two norms, four of attention with two more norms, three of feed-forward; embedding, norm, head. */
+    cr_assert_eq(number(o, "problem_count"), 2 * (2 + 4 + 2 + 3) + 3 + 1);
+    cr_assert_eq(json_array_size(problems), 20);
+    cr_assert(problem_names(problems, "model.layers.0.self_attn.q_proj.weight"));
+    cr_assert(problem_names(problems, "model.layers.1.input_layernorm.weight"));
+    cr_assert_eq(number(part(o, 0), "parameters"), 0, "none of them is there");
+    cr_assert_eq(number(part(o, 1), "parameters"), 0);
     cr_assert_eq(number(part(o, 2), "bytes"), 4);
     json_decref(o);
     write_file("generation_config.json", "{", 1);
     o = inspect(EXIT_REFUSED, NULL);
-    cr_assert_eq(json_array_size(json_object_get(o, "problems")), 3);
+    cr_assert_eq(number(o, "problem_count"), 2 * 11 + 3 + 1 + 1);
+    json_decref(o);
+}
+
+Test(inspect, only_what_is_there_counts)
+{
+    static const char header[] = "{\"model.norm.weight\":{\"dtype\":\"F32\",\"shape\":[64],\"data_offsets\":[0,256]}}";
+    uint64_t length = sizeof header - 1;
+    char raw[500] = {0};
+    json_t *o;
+
+    write_config("");
+    memcpy(raw, &length, sizeof length);
+    memcpy(raw + 8, header, length);
+    write_file("model.safetensors", raw, 8 + length + 256);
+    o = inspect(EXIT_REFUSED, NULL);
+    cr_assert_eq(number(part(o, 0), "parameters"), 64);
+    cr_assert_eq(number(part(o, 0), "bytes"), 256);
+    cr_assert_eq(number(part(o, 0), "tensors"), 1);
+    cr_assert_eq(number(o, "parameters"), WORKER_PARAMETERS + DUCKS_PARAMETERS, "what the config says");
+    cr_assert_eq(number(o, "problem_count"), 2 * 11 + 2);
     json_decref(o);
 }
 
@@ -212,9 +245,10 @@ Test(inspect, for_people)
     cr_assert(strstr(c.out, "\nlayers       2: 2 full attention with a dense feed-forward\n"), "%s", c.out);
     cr_assert(strstr(c.out, "\nattention    3 heads, 1 for keys and values, of 32, normed\n"), "%s", c.out);
     cr_assert(strstr(c.out, "\nend tokens   7\n"), "%s", c.out);
-    cr_assert(strstr(c.out, "none in this folder; sizes computed from config.json: BF16\n"), "%s", c.out);
+    cr_assert(strstr(c.out, "none in this folder\n             sizes computed from config.json: BF16\n"), "%s", c.out);
     cr_assert(strstr(c.out, "\n  worker                                   19"), "%s", c.out);
-    cr_assert(strstr(c.out, "512.00 kB of cache per 1000 tokens; a sequence of 3000: 1.54 MB\n"), "%s", c.out);
+    cr_assert(strstr(c.out, "\n  cache per 1000 tokens                   512.00 kB\n"), "%s", c.out);
+    cr_assert(strstr(c.out, "\n  a sequence of 3000                        1.54 MB\n"), "%s", c.out);
     cr_assert(strstr(c.out, "  only 5 have a part\n"), "%s", c.out);
     captured_free(&c);
 }

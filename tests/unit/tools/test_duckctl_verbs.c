@@ -122,6 +122,7 @@ static const struct {
     {{"generate", "--chat", "\xff"}, "--chat"},
     {{"generate", "--ids", "1", "--stop", "\xff"}, "--stop"},
     {{"generate", "--seed"}, "--seed"},
+    {{"generate", "--ids", "1", "--trace-layers", "0"}, "--trace-out"},
     {{"generate", "--ids", "1", "--tools", "x.json"}, "--tools"},
     {{"score"}, "exactly one of --text, --file, --ids"},
     {{"score", "--text", "x", "--file", "y"}, "exactly one of"},
@@ -218,6 +219,8 @@ Test(verbs, completion)
         }
         *end = '\n';
     }
+    cr_assert(strstr(c.out, "    \"load --attention\") COMPREPLY=($(compgen -W \"sparse full\" "));
+    cr_assert(strstr(c.out, "    \"score --thinking\") COMPREPLY=($(compgen -W \"on off\" "));
     shell = popen("bash -n", "w");
     cr_assert(shell);
     fputs(c.out, shell);
