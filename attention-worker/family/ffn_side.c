@@ -51,7 +51,8 @@ static int load_bias(const struct dk_piece_context *c, uint32_t layer, float **o
     if (!*out)
         return dk_err_set(err, -ENOMEM, "out of memory");
     dk_widen(*out, t->data, t->type, c->config->experts);
-    return 0;
+    rc = dk_router_check_bias(*out, c->config->experts, err);
+    return rc < 0 ? dk_err_prefix(err, "%s: tensor \"%s\"", t->file, t->name) : 0;
 }
 
 static int load_router(struct dk_piece_context *c, uint32_t layer, struct dk_ffn_side_layer *w, struct dk_err *err)
