@@ -257,6 +257,8 @@ static const char *trace_way_out(const struct dk_coordinator *c, const Dk__Submi
     uint32_t chosen = layer_count ? layer_count : c->model.config.layers;
     bool shorter = trace_result_bytes(c, q, layers, layer_count, 1) <= TRACE_BYTES_MAX, fewer = false;
 
+    if (dk_trace_bytes(&c->model.config, layers, layer_count, tokens) <= TRACE_BYTES_MAX)
+        return "leave one of the two out";
     for (uint32_t i = 0; i < chosen && chosen > 1 && !fewer; i++)
         fewer = trace_result_bytes(c, q, layer_count ? &layers[i] : &i, 1, tokens) <= TRACE_BYTES_MAX;
     if (fewer && shorter)
@@ -286,9 +288,10 @@ static int check_trace(const struct dk_coordinator *c, const Dk__SubmitRequest *
     if (bytes > TRACE_BYTES_MAX)
         return dk_err_set(
             err, -EINVAL,
-            "trace: the values of %u tokens in %u layers of this model take %.1f MiB, and at most %.1f MiB "
+            "trace: the values of %u tokens in %u layers of this model%s take %.1f MiB, and at most %.1f MiB "
             "are sent; %s",
-            count, layer_count ? layer_count : c->model.config.layers, (double)bytes / (1 << 20),
+            count, layer_count ? layer_count : c->model.config.layers,
+            q->has_want_logits && q->want_logits ? " with their logits" : "", (double)bytes / (1 << 20),
             (double)TRACE_BYTES_MAX / (1 << 20), trace_way_out(c, q, layers, layer_count, count));
     return 0;
 }

@@ -92,12 +92,26 @@ static void end_too_large(struct dk_coordinator *c, struct dk_sequence *s, uint6
     dk_sequence_end(c, s, DK__FINISH_REASON__ERROR, DK__CODE__RESOURCE_EXHAUSTED, text);
 }
 
+/* Values of prompt positions that the client has not got yet are to come. */
+static bool lacks_values(const struct dk_sequence *s)
+{
+    return (s->want_logits || s->score || s->trace) && s->told < s->prompt_len;
+}
+
+/* No step may ask for values: too many wait for their readers. */
+static bool values_wait(const struct dk_coordinator *c)
+{
+    return dk_values_unread(c) >= DK_VALUES_ALL_BYTES;
+}
+
 /* Queued sequences become running ones, first come, first served, while the worker's cache has room for all that they
- * may become. One that does not fit now holds up those behind it, so that it gets its turn. */
+ * may become. One that does not fit now holds up those behind it, so that it gets its turn. Those that could not get on
+ * for unread values are passed over: they would keep the places of others. */
 static void admit(struct dk_coordinator *c)
 {
     uint32_t running = 0, most = dk_running_max(c);
     uint64_t room = dk_cache_room(c), left = room;
+    bool wait = values_wait(c);
 
     for (uint32_t i = 0; i < c->sequence_count; i++)
         if (runs(c->sequences[i])) {
@@ -107,7 +121,7 @@ static void admit(struct dk_coordinator *c)
     for (uint32_t i = 0; i < c->sequence_count && running < most; i++) {
         struct dk_sequence *s = c->sequences[i];
 
-        if (s->state != DK_SEQUENCE_QUEUED)
+        if (s->state != DK_SEQUENCE_QUEUED || (wait && lacks_values(s)))
             continue;
         if (need_of(s) > room) {
             end_too_large(c, s, room);
@@ -126,7 +140,7 @@ static void admit(struct dk_coordinator *c)
 /* The values of the next positions go to the client. After a loss of the worker's cache, those before `told` do not. */
 static bool wants_values_next(const struct dk_sequence *s)
 {
-    return (s->want_logits || s->score || s->trace) && s->cached >= s->told && s->cached < s->prompt_len;
+    return lacks_values(s) && s->cached >= s->told && s->cached < s->prompt_len;
 }
 
 /* What the logits and the score of one row take in an event. */
@@ -247,7 +261,7 @@ static uint32_t share_to_others(struct dk_coordinator *c, bool values)
  * for more than one step of the other. */
 static uint32_t share_rows(struct dk_coordinator *c)
 {
-    bool values = dk_values_unread(c) < DK_VALUES_ALL_BYTES, trace = values && !c->step_was_trace && share_to_trace(c);
+    bool values = !values_wait(c), trace = values && !c->step_was_trace && share_to_trace(c);
     uint32_t count = trace ? 1 : share_to_others(c, values);
 
     if (!count && values) {

@@ -58,7 +58,7 @@ def full_with_end(c, selected):
     for ids in (prompts["multi_turn"]["ids"][:TOP_K], prompts["multi_turn"]["ids"]):
         code, said = c.refused("generate", "--ids", ",".join(map(str, ids)), "--max-tokens", 1)
         assert code == "INVALID_ARGUMENT" and "attention mode 'full' ends at index_topk = %d" % TOP_K in said, said
-        assert "%d tokens" % len(ids) in said, said
+        assert "%d tokens" % len(ids) in said and "--attention sparse or --allow-full" in said, said
 
 
 def refusals(c):
@@ -86,5 +86,8 @@ with Cluster(MODEL, DUCKS, "--attention", "full", "--allow-full") as c:
     assert c.logits(prompts["hundred"]["ids"]).tobytes() == full.tobytes(), "another load gives other bits"
     load(c, "full", "--attention", "full")
     full_with_end(c, selected)
+    load(c, "full", "--attention", "full", "--allow-full", "--context", TOP_K)
+    _, said = c.refused("generate", "--ids", ",".join(map(str, prompts["multi_turn"]["ids"])), "--max-tokens", 1)
+    assert "larger context" in said and "index_topk" not in said, said
     load(c, "full", "--attention", "full", "--context", TOP_K - 4)
     assert len(answer(c, prompts["short"]["ids"])[0]) == TOP_K - 4 - len(prompts["short"]["ids"])

@@ -25,7 +25,7 @@ VERBS = {
     "stats": set(),
     "load": LOAD | {"no-wait"},
     "generate": CHAT | {"prompt", "max-tokens", "temperature", "top-p", "top-k", "seed", "logprobs", "logits-out", "trace-out",
-                        "stop", "ignore-eos", "prefill-chunk"},
+                        "trace-layers", "stop", "ignore-eos", "prefill-chunk"},
     "score": CHAT | {"text", "file", "logprobs", "prefill-chunk"},
     "inspect": {"ducks", "multiple-of", "context"},
     "tokenize": {"text", "file", "model"},
@@ -89,6 +89,13 @@ def completion():
     assert complete("duckctl", "local", "") == {"up", "down", "list"}
     for verb, options in VERBS.items():
         assert complete("duckctl", *verb.split(), "--") == {"--" + o for o in options | COMMON}, verb
+    assert complete("duckctl", "load", "--attention", "") == {"sparse", "full"}
+    assert complete("duckctl", "local", "up", "--port", "v") == {"vhost"}
+    assert complete("duckctl", "score", "--thinking", "") == {"on", "off"}
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkdir(os.path.join(folder, "model"))
+        open(os.path.join(folder, "file"), "w").close()
+        assert complete("duckctl", "inspect", folder + "/") == {os.path.join(folder, "model")}
     print("completion")
 
 
@@ -190,6 +197,30 @@ def answers(c):
     print("answers: end token, length, stops, cancel")
 
 
+def pipes(c):
+    """What can be read only once."""
+    messages = [{"role": "user", "content": "hot?"}]
+    weather = [{"type": "function", "function": {"name": "weather_at", "parameters": {"type": "object", "properties": {}}}}]
+
+    def score(words, text):
+        p = subprocess.run([os.path.join(BIN, "duckctl"), "score", *words, "--name", c.name, "--json"], env=c.env, input=text,
+                           stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+        return json.loads(p.stdout)["ids"]
+    with tempfile.TemporaryDirectory() as folder:
+        names = {"messages": messages, "tools": weather}
+        for name, value in names.items():
+            with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+                json.dump(value, f)
+        wanted = c.json("score", "--messages", os.path.join(folder, "messages"), "--tools", os.path.join(folder, "tools"))["ids"]
+        for source in ("-", "/dev/stdin"):
+            assert score(("--messages", source, "--tools", os.path.join(folder, "tools")), json.dumps(messages)) == wanted
+            assert score(("--messages", os.path.join(folder, "messages"), "--tools", source), json.dumps(weather)) == wanted
+        assert score(("--file", "-"), short["text"]) == short["ids"]
+    p = c.ctl("score", "--messages", "-", "--tools", "-", expect=2)
+    assert "standard input" in p.stderr, p.stderr
+    print("pipes")
+
+
 def chat(c):
     g = c.generate("--chat", "你好", "--thinking", "off", "--temperature", 0)
     assert g["prompt_ids"] == short["ids"] and g["text"] == short["greedy_text"], g
@@ -246,6 +277,7 @@ def tools(c):
                 f.write(content)
             code, text = c.refused("generate", "--chat", "hot?", "--tools", files["tools"])
             assert code == "INVALID_ARGUMENT" and files["tools"] in text and word in text, (code, text)
+            assert "tools_json" not in text, text
     print("tools: %d golden renderings" % done)
 
 
@@ -327,11 +359,24 @@ def full_disk(c):
             code, text = c.refused("generate", "--ids", "392", "--max-tokens", 2, option, path)
             assert code == "RESOURCE_EXHAUSTED" and option in text and path in text, (code, text)
         assert os.path.islink(path), "a device was removed"
-    with open("/dev/full", "w") as full:
-        p = subprocess.run([os.path.join(BIN, "duckctl"), "generate", "--ids", "392", "--temperature", "0",     # says "?"
-                            "--name", c.name], env=c.env, stdout=full, stderr=subprocess.PIPE,
-                           text=True, timeout=60)
-    assert p.returncode == 1 and "standard output" in p.stderr, p
+        path = os.path.join(folder, "both")
+        code, text = c.refused("generate", "--ids", "392", "--max-tokens", 2, "--logits-out", path, "--trace-out", path,
+                               expect=2)
+        assert path in text and os.listdir(folder) == ["full"], (code, text, os.listdir(folder))
+        with open(path, "w") as f:
+            f.write("older")
+        c.refused("generate", "--ids", "392", "--max-tokens", 2, "--logits-out", path, "--trace-out", "/dev/full")
+        with open(path) as f:
+            assert f.read() == "older" and sorted(os.listdir(folder)) == ["both", "full"], os.listdir(folder)
+    for words in (("generate", "--ids", "392", "--temperature", "0"),       # says "?"
+                  ("generate", "--ids", "392", "--temperature", "0", "--json"), ("score", "--ids", "392,393"),
+                  ("score", "--ids", "392,393", "--json"), ("inspect", c.model), ("tokenize", "--text", "x"), ("status",),
+                  ("--help",)):
+        where = () if words[0] in ("inspect", "--help") else ("--name", c.name)
+        with open("/dev/full", "w") as full:
+            p = subprocess.run([os.path.join(BIN, "duckctl"), *words, *where], env=c.env, stdout=full,
+                               stderr=subprocess.PIPE, text=True, timeout=60)
+        assert p.returncode == 1 and "standard output: No space left on device" in p.stderr, (words, p)
     print("a full disk")
 
 
@@ -339,6 +384,6 @@ helps()
 completion()
 describe()
 with Cluster(MODEL, 2) as cluster:
-    for case in (both_forms, tokens, answers, chat, tools, sampling, logprobs, full_disk):
+    for case in (both_forms, tokens, answers, pipes, chat, tools, sampling, logprobs, full_disk):
         case(cluster)
 attention()

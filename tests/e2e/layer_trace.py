@@ -8,8 +8,9 @@ import numpy as np
 
 from cluster import FIXTURES, Cluster, golden, read_safetensors
 
-MODELS = ("qwen3-tiny", "qwen3-fp8-tiny", "qwen3-moe-fp8-tiny", "qwen3_5-fp8-tiny", "qwen3_5_moe-fp8-tiny",
-          "deepseek_v3-fp8-tiny", "deepseek_v32-fp8-tiny")
+MODELS = ("qwen3-tiny", "qwen2-tiny", "mistral-tiny", "llama3-rope-tiny", "llama-linear-rope-tiny", "llama-yarn-tiny",
+          "qwen3-fp8-tiny", "qwen3-moe-fp8-tiny", "qwen3_5-fp8-tiny", "qwen3_5_moe-fp8-tiny", "deepseek_v3-fp8-tiny",
+          "deepseek_v32-fp8-tiny")
 DUCKS = 3
 PROMPT = "short"
 
@@ -71,14 +72,25 @@ def sparse(c, model, prompts, path):
     print("%-24s selections of %d positions in %d layers" % (model, len(wanted["0"]), len(wanted)))
 
 
+def newest(c, handle):
+    """The cursor of the newest event."""
+    events = json.loads(c.ctl("call", "Client/Read", json.dumps({"handle": handle})).stdout).get("events", [])
+    return events[-1]["cursor"] if events else 0
+
+
 def beside_others(c, prompts, path, alone):
-    """A trace takes a step of its own; what it holds does not depend on others."""
+    """Traces take steps of their own; what they hold does not depend on others, which go on between them."""
     p = prompts["hundred"]
-    request = {"ids": {"ids": p["ids"]}, "max_tokens": 200, "temperature": 0, "ignore_eos": True}
+    request = {"ids": {"ids": p["ids"]}, "max_tokens": 3900, "temperature": 0, "ignore_eos": True}
     handle = json.loads(c.ctl("call", "Client/Submit", json.dumps(request)).stdout)["handle"]
-    _, found = trace(c, prompts[PROMPT]["ids"], path, "--max-tokens", 1)
+    c.wait_for("its first tokens", lambda: c.stats().get("steps", 0) and newest(c, handle) > 1)
+    for _ in range(2):
+        before = newest(c, handle)
+        _, found = trace(c, prompts[PROMPT]["ids"], path, "--max-tokens", 1)
+        assert all((found[name] == alone[name]).all() for name in alone)
+        assert c.json("status")["running"] == 1, "the other one has ended: the trace was alone"
+        c.wait_for("more tokens", lambda: newest(c, handle) > before)
     c.ctl("call", "Client/Cancel", json.dumps({"handle": handle}))
-    assert all((found[name] == alone[name]).all() for name in alone)
 
 
 def some_layers(c, prompts, path, everything):

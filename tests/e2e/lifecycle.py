@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 from cluster import BIN, Cluster, Leftovers, golden
@@ -276,6 +277,52 @@ def worker_killed():
     print("the worker killed in an answer and ended, and back again: the answer goes on")
 
 
+def values_undisturbed():
+    """Scores and traces while a node is lost in their steps: each value once, and the same."""
+    prompts = golden(MODEL)[0]
+    with Cluster(MODEL, 2, "--dead-after-ms", 600000) as c, tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace")
+        commands = {
+            "score": ("score", "--ids", ",".join(map(str, prompts["three_hundred"]["ids"] * 6)), "--prefill-chunk", 1,
+                      "--logprobs", 2, "--json"),
+            "trace": ("generate", "--ids", ",".join(map(str, prompts["hundred"]["ids"])), "--max-tokens", 8, "--temperature", 0,
+                      "--ignore-eos", "--trace-out", path, "--json"),
+        }
+
+        def result(name, code, out, err):
+            assert code == 0, (name, code, out[-500:], err)
+            o = json.loads(out)
+            if name == "score":
+                return o
+            with open(path, "rb") as f:
+                values = f.read()
+            os.unlink(path)
+            return o["token_ids"], values
+        for name, command in commands.items():
+            p = c.ctl(*command)
+            wanted = result(name, 0, p.stdout, p.stderr)
+            for victim in ("duck-1", "worker"):
+                lost, duck = Program(c, victim), Program(c, "duck-1")
+                before = c.stats().get("steps", 0)
+                if name == "trace":
+                    duck.signal(signal.SIGSTOP)     # its one step cannot end
+                g = Client(c, *command)
+                if name == "score":
+                    c.wait_for("some steps", lambda: c.stats().get("steps", 0) > before + 50, HANG)
+                    duck.signal(signal.SIGSTOP)
+                c.wait_for("a step under way", lambda: c.json("status").get("running") == 1, HANG)
+                lost.kill()
+                if victim == "worker":
+                    duck.signal(signal.SIGCONT)
+                assert g.p.poll() is None, "it had ended before %s was lost" % victim
+                lost.start()
+                wait_state(c, "READY")
+                assert result(name, *g.result()) == wanted, (name, victim)
+                answer(c)
+                replace(c, lost)
+    print("the worker and a duck killed in a score and in a trace: the same values")
+
+
 def coordinator_killed():
     with Cluster(MODEL, 2) as c:
         coordinator = Program(c, "coordinator")
@@ -468,7 +515,7 @@ def killed_starts():
 
 
 CASES = [two_clusters, busy_port, without_runtime_folder, crashed_cluster, duck_killed, duck_ended_in_an_answer,
-         worker_killed, coordinator_killed,
+         worker_killed, values_undisturbed, coordinator_killed,
          duck_stopped, clients, interrupted_starts, killed_starts,
          same_name_at_once, down_while_busy, unwelcome_ducks]
 for case in CASES:

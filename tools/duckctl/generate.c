@@ -99,12 +99,17 @@ static int files_open(const struct generate_settings *s, struct generate_output 
     return rc;
 }
 
+/* Both files or none. */
 static int files_finish(struct generate_output *o, int rc, struct dk_err *err)
 {
-    int logits_rc = logits_file_finish(&o->logits, rc == 0, rc == 0 ? err : NULL);
-    int trace_rc = trace_file_finish(&o->trace, rc == 0, rc == 0 && logits_rc == 0 ? err : NULL);
+    int part_rc;
 
-    return rc ? rc : logits_rc ? logits_rc : trace_rc;
+    if (rc == 0)
+        rc = logits_file_flush(&o->logits, err);
+    part_rc = trace_file_finish(&o->trace, rc == 0, rc == 0 ? err : NULL);
+    rc = rc ? rc : part_rc;
+    part_rc = logits_file_finish(&o->logits, rc == 0, rc == 0 ? err : NULL);
+    return rc ? rc : part_rc;
 }
 
 static int generate(void *ctx, struct dk_rpc_client *client, const Dk__SubmitReply *submitted, struct dk_err *err)

@@ -39,15 +39,20 @@ int logits_file_append(struct logits_file *f, const uint8_t *data, size_t bytes,
     return 0;
 }
 
-int logits_file_finish(struct logits_file *f, bool complete, struct dk_err *err)
+int logits_file_flush(struct logits_file *f, struct dk_err *err)
 {
-    int rc = 0, out_rc;
-
     if (!f->out.file)
         return 0;
-    if (complete && f->rows != f->rows_wanted)
-        rc = dk_err_set(err, -EIO, "--logits-out %s: %llu of %llu rows came; no file was made", f->out.path,
-                        (unsigned long long)f->rows, (unsigned long long)f->rows_wanted);
-    out_rc = output_file_finish(&f->out, complete && rc == 0, err);
+    if (f->rows != f->rows_wanted)
+        return dk_err_set(err, -EIO, "--logits-out %s: %llu of %llu rows came; no file was made", f->out.path,
+                          (unsigned long long)f->rows, (unsigned long long)f->rows_wanted);
+    return fflush(f->out.file) == 0 ? 0 : output_file_error(&f->out, err);
+}
+
+int logits_file_finish(struct logits_file *f, bool complete, struct dk_err *err)
+{
+    int rc = complete ? logits_file_flush(f, err) : 0;
+    int out_rc = output_file_finish(&f->out, complete && rc == 0, err);
+
     return rc ? rc : out_rc;
 }

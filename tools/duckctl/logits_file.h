@@ -16,6 +16,9 @@ struct logits_file {
 
 int logits_file_open(struct logits_file *f, const char *path, uint64_t rows_wanted, struct dk_err *err);
 int logits_file_append(struct logits_file *f, const uint8_t *data, size_t bytes, uint32_t vocab, struct dk_err *err);
+/* -EIO: rows are missing; or what writing gave. Once it has returned 0, hardly anything is left that can fail. Fine on
+ * a zeroed one. */
+int logits_file_flush(struct logits_file *f, struct dk_err *err);
 /* -EIO: rows are missing; or what writing gave: there is then no new file, as when it is not `complete`. Fine on a
  * zeroed one. */
 int logits_file_finish(struct logits_file *f, bool complete, struct dk_err *err);

@@ -40,34 +40,20 @@ static int messages_from_chat(const struct prompt_options *o, struct prompt *p, 
     return p->messages_json ? 0 : dk_err_set(err, USAGE_ERROR, "--chat, --system: the text is not UTF-8");
 }
 
-/* A whole file that must be UTF-8 text without a zero byte. */
-static int text_from_file(const char *option, const char *path, char **text, struct dk_err *err)
-{
-    size_t bytes;
-    int rc = text_file_read(option, path, text, &bytes, err);
-
-    if (rc < 0)
-        return rc;
-    if (strlen(*text) != bytes)
-        return dk_err_set(err, -EINVAL, "%s %s: the text contains a zero byte", option, path);
-    if (text_check(option, *text, NULL) < 0)
-        return dk_err_set(err, -EINVAL, "%s %s: the text is not UTF-8", option, path);
-    return 0;
-}
-
 /* A file with a JSON array of `what`. */
 static int array_from_file(const char *option, const char *path, const char *what, char **out, struct dk_err *err)
 {
     char *text = NULL;
     json_error_t why;
     json_t *list;
-    int rc = text_from_file(option, path, &text, err);
+    size_t bytes;
+    int rc = text_file_read(option, path, &text, &bytes, err);
 
     if (rc < 0) {
         free(text);
         return rc;
     }
-    list = json_loads(text, JSON_REJECT_DUPLICATES, &why);
+    list = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
     free(text);
     if (!list)
         return dk_err_set(err, -EINVAL, "%s %s, line %d: %s", option, path, why.line, why.text);
@@ -75,6 +61,20 @@ static int array_from_file(const char *option, const char *path, const char *wha
         *out = json_dumps(list, JSON_COMPACT);
     json_decref(list);
     return *out ? 0 : dk_err_set(err, -EINVAL, "%s %s: must be an array of %s", option, path, what);
+}
+
+static int text_from_file(const char *path, struct prompt *p, struct dk_err *err)
+{
+    size_t bytes;
+    int rc = text_file_read("--file", path, &p->file_text, &bytes, err);
+
+    if (rc < 0)
+        return rc;
+    if (strlen(p->file_text) != bytes)
+        return dk_err_set(err, -EINVAL, "--file %s: the text contains a zero byte", path);
+    if (text_check("--file", p->file_text, NULL) < 0)
+        return dk_err_set(err, -EINVAL, "--file %s: the text is not UTF-8", path);
+    return 0;
 }
 
 static int chat_make(const struct prompt_options *o, struct prompt *p, struct dk_err *err)
@@ -110,7 +110,7 @@ static int prompt_make(const struct prompt_options *o, const char *text_option, 
         q->ids = &p->ids;
         return rc;
     }
-    rc = o->file ? text_from_file("--file", o->file, &p->file_text, err) : text_check(text_option, o->text, err);
+    rc = o->file ? text_from_file(o->file, p, err) : text_check(text_option, o->text, err);
     q->prompt_case = DK__SUBMIT_REQUEST__PROMPT_TEXT;
     q->text = o->file ? p->file_text : (char *)(uintptr_t)o->text;
     return rc;

@@ -430,6 +430,27 @@ Test(values, no_step_asks_for_values_while_too_many_are_unread)
     cr_assert_eq(t.trace_count, 3u);
 }
 
+Test(values, those_that_wait_for_readers_do_not_keep_the_places_of_others)
+{
+    struct fx_told t = {0};
+    uint64_t unread;
+
+    fx.options.running_max = 2;
+    fx_ready(&fx);
+    unread = submit_trace("abc", 1);
+    fx_step(&fx);
+    fx_step(&fx);
+    more_unread(unread, DK_VALUES_ALL_BYTES);
+    for (int i = 0; i < 3; i++)
+        submit_trace(LONG, 1);
+    fx_finish(&fx, fx_submit_text(&fx, "busy", 5), &t);
+    cr_assert_eq(t.token_count, 5u);
+    more_unread(unread, -DK_VALUES_ALL_BYTES);
+    for (int i = 0; i < 4; i++)
+        fx_step(&fx);
+    cr_assert_eq(dk_sequences_in(fx.c, DK_SEQUENCE_DONE), 5u);
+}
+
 Test(values, values_that_nobody_reads_make_room)
 {
     struct fx_told t = {0}, u = {0}, v = {0};
@@ -559,7 +580,9 @@ Test(values, a_trace_that_does_not_fit_is_refused)
     submit(&q);
     fx.c->model.config.vocab = 1u << 20;
     q.has_want_logits = q.want_logits = true; /* 4 MiB more for each */
-    refused(&q, "at most 64.0 MiB are sent");
+    refused(&q, "with their logits take 80.0 MiB, and at most 64.0 MiB are sent; leave one of the two out");
+    q.want_logits = false;
+    submit(&q);
 }
 
 /* 12 tokens; 64 MiB are what a result may have. */
