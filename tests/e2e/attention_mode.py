@@ -3,13 +3,14 @@
 
 usage: attention_mode.py BIN FIXTURES
 """
+import json
 import os
 
 import numpy as np
 
 from cluster import FIXTURES, Cluster, check_logits, golden
 
-MODEL, DUCKS, STEPS = "deepseek_v32-fp8-tiny", 3, 32
+MODEL, DUCKS, STEPS = "deepseek_v32-fp8-tiny", (1, 2, 3, 5, 8), 32
 TOP_K = 24              # index_topk
 FULL = "full_attention."
 
@@ -35,14 +36,15 @@ def sparse(c):
 
 
 def full_everywhere(c, selected):
-    for name in [n[len(FULL):-len(".last")] for n in logits if n.startswith(FULL)]:
+    for name, expected in full_prompts.items():
         ids = prompts[name]["ids"]
         found = c.logits(ids)
         check_logits("full, " + name, found[-1], logits[FULL + name + ".last"], 1e-3)
         moved = float(np.abs(found[-1] - logits[name + ".last"]).max())
         assert moved <= 1e-3 if len(ids) <= TOP_K else moved > 0.05, "%s: sparse and full differ by %g" % (name, moved)
         check_logits("full, %s, up to index_topk" % name, found[:TOP_K], selected[name][:TOP_K], 1e-4)
-        assert c.greedy(ids, STEPS)[:TOP_K - len(ids)] == prompts[name]["greedy_ids"][:max(TOP_K - len(ids), 0)]
+        tokens = c.greedy(ids, STEPS)
+        assert tokens == expected["greedy_ids"], "full, %s: %s, golden %s" % (name, tokens, expected["greedy_ids"])
 
 
 def full_with_end(c, selected):
@@ -75,14 +77,20 @@ def refusals(c):
 
 
 prompts, logits = golden(MODEL)
-with Cluster(MODEL, DUCKS, "--attention", "full", "--allow-full") as c:
+with open(os.path.join(FIXTURES, MODEL, "golden", "golden.json"), encoding="utf-8") as f:
+    full_prompts = json.load(f)["full_attention_prompts"]
+assert {FULL + n + ".last" for n in full_prompts} == {n for n in logits if n.startswith(FULL)}
+assert any(p["greedy_ids"] != prompts[n]["greedy_ids"] for n, p in full_prompts.items()), "no prompt tells the modes apart"
+with Cluster(MODEL, max(DUCKS), "--attention", "full", "--allow-full") as c:
     assert "attention full" in c.ctl("status").stdout
     full = c.logits(prompts["hundred"]["ids"])
     load(c, "sparse")
     selected = sparse(c)
     refusals(c)
-    load(c, "full", "--attention", "full", "--allow-full")
-    full_everywhere(c, selected)
+    for ducks in DUCKS:
+        print("full attention, %d ducks" % ducks)
+        load(c, "full", "--attention", "full", "--allow-full", "--tp", ducks)
+        full_everywhere(c, selected)
     assert c.logits(prompts["hundred"]["ids"]).tobytes() == full.tobytes(), "another load gives other bits"
     load(c, "full", "--attention", "full")
     full_with_end(c, selected)
