@@ -209,23 +209,25 @@ static bool has_words(const char *text, const char *const *list, size_t count, b
     return true;
 }
 
-/* How the text was recognised, or NULL. */
-static const char *recognise(const char *text, const char *sha256, enum dk_chat_format *out)
+enum likeness { TEMPLATE_UNKNOWN, TEMPLATE_ALIKE, TEMPLATE_KNOWN };
+
+/* Alike: another text than the releases', with the words that tell their formats apart. */
+static enum likeness recognise(const char *text, const char *sha256, enum dk_chat_format *out)
 {
     for (size_t i = 0; i < sizeof hashes / sizeof *hashes; i++) {
         if (strcmp(sha256, hashes[i].sha256) == 0) {
             *out = hashes[i].format;
-            return "sha256";
+            return TEMPLATE_KNOWN;
         }
     }
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         if (has_words(text, words[i].has, sizeof words->has / sizeof *words->has, true) &&
             has_words(text, words[i].lacks, sizeof words->lacks / sizeof *words->lacks, false)) {
             *out = words[i].format;
-            return "words";
+            return TEMPLATE_ALIKE;
         }
     }
-    return NULL;
+    return TEMPLATE_UNKNOWN;
 }
 
 /* For a folder without a template. */
@@ -284,19 +286,21 @@ static enum dk_chat_format text_format(const char *dir, enum dk_family family, c
     uint8_t digest[crypto_hash_sha256_BYTES];
     char sha256[2 * sizeof digest + 1];
     enum dk_chat_format format;
-    const char *by;
+    enum likeness likeness;
 
     crypto_hash_sha256(digest, (const uint8_t *)text, strlen(text));
     sodium_bin2hex(sha256, sizeof sha256, digest, sizeof digest);
-    by = recognise(text, sha256, &format);
-    if (by) {
-        dk_log(DK_LOG_INFO, "chat.template.known", "family=%s used=%s by=%s sha256=%s dir=\"%s\"",
-               dk_family_name(family), dk_chat_format_name(format), by, sha256, dir);
+    likeness = recognise(text, sha256, &format);
+    if (likeness == TEMPLATE_KNOWN) {
+        dk_log(DK_LOG_INFO, "chat.template.known", "family=%s sha256=%s used=%s dir=\"%s\"", dk_family_name(family),
+               sha256, dk_chat_format_name(format), dir);
         return format;
     }
-    format = family_guess(family, text);
-    dk_log(DK_LOG_WARN, "chat.template.unknown", "family=%s sha256=%s used=%s dir=\"%s\"", dk_family_name(family),
-           sha256, dk_chat_format_name(format), dir);
+    if (likeness == TEMPLATE_UNKNOWN)
+        format = family_guess(family, text);
+    /* A text of one's own, such as another default system message, is not rendered in either case. */
+    dk_log(DK_LOG_WARN, likeness == TEMPLATE_ALIKE ? "chat.template.alike" : "chat.template.unknown",
+           "family=%s sha256=%s used=%s dir=\"%s\"", dk_family_name(family), sha256, dk_chat_format_name(format), dir);
     return format;
 }
 

@@ -586,9 +586,9 @@ static void expect_format(const char *dir, enum dk_family family, enum dk_chat_f
               "\"%s\" lacks one of \"%s\", \"%s\", \"%s\", \"%s\"", last_log, id, used, of, word);
 }
 
-static void expect_known(enum dk_family family, enum dk_chat_format want)
+static void expect_alike(enum dk_family family, enum dk_chat_format want)
 {
-    expect_format(folder, family, want, DK_LOG_INFO, "chat.template.known", "by=words sha256=");
+    expect_format(folder, family, want, DK_LOG_WARN, "chat.template.alike", "sha256=");
 }
 
 static void expect_unknown(enum dk_family family, enum dk_chat_format want)
@@ -650,13 +650,13 @@ Test(chat_detect, templates_in_tokenizer_config)
 
     snprintf(config, sizeof config, "{\"chat_template\": \"%s\"}", smollm);
     put_file("tokenizer_config.json", config);
-    expect_known(DK_FAMILY_LLAMA, DK_CHAT_SMOLLM2);
+    expect_alike(DK_FAMILY_LLAMA, DK_CHAT_SMOLLM2);
     snprintf(config, sizeof config,
              "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"x\"}, {\"name\": \"default\", \"template\": "
              "\"%s\"}]}",
              smollm);
     put_file("tokenizer_config.json", config);
-    expect_known(DK_FAMILY_LLAMA, DK_CHAT_SMOLLM2);
+    expect_alike(DK_FAMILY_LLAMA, DK_CHAT_SMOLLM2);
 }
 
 Test(chat_detect, the_fixtures_templates_are_known_by_their_hash)
@@ -675,7 +675,7 @@ Test(chat_detect, the_fixtures_templates_are_known_by_their_hash)
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        expect_format(cases[i].dir, cases[i].family, cases[i].format, DK_LOG_INFO, "chat.template.known", "by=sha256");
+        expect_format(cases[i].dir, cases[i].family, cases[i].format, DK_LOG_INFO, "chat.template.known", "sha256=");
     expect_format(FIXTURES "/deepseek_v32-fp8-tiny", DK_FAMILY_DEEPSEEK_V32, DK_CHAT_DEEPSEEK_V32, DK_LOG_INFO,
                   "chat.template.missing", "deepseek_v32-fp8-tiny");
 }
@@ -712,16 +712,16 @@ Test(chat_detect, a_released_template)
 
     put_file("chat_template.jinja", text);
     expect_format(folder, DK_FAMILY_DEEPSEEK_V3, DK_CHAT_DEEPSEEK_V3, DK_LOG_INFO, "chat.template.known",
-                  "by=sha256 sha256=3a3036eeb96ca0e48565fc1f19b4d7d3fa17ada32bb1b3d5ed539ae74cf22923");
+                  "sha256=3a3036eeb96ca0e48565fc1f19b4d7d3fa17ada32bb1b3d5ed539ae74cf22923");
     put_changed(text, PROMPT_END, PROMPT_END "{#- -#}");
-    expect_known(DK_FAMILY_DEEPSEEK_V3, DK_CHAT_DEEPSEEK_V3);
+    expect_alike(DK_FAMILY_DEEPSEEK_V3, DK_CHAT_DEEPSEEK_V3);
     put_changed(text, PROMPT_END, PROMPT_END "<think>");
     expect_unknown(DK_FAMILY_DEEPSEEK_V3, DK_CHAT_GUESS_DEEPSEEK_V3);
     put_changed(text, PROMPT_END, "{{'<｜Assistant｜><think>\\n'}}{% endif %}");
     expect_format(folder, DK_FAMILY_DEEPSEEK_V3, DK_CHAT_DEEPSEEK_R1, DK_LOG_INFO, "chat.template.known",
-                  "by=sha256 sha256=563b1ce7d61d50a9b4c7439a912a1116f095b712df5b5e4d3e1116049874eb64");
+                  "sha256=563b1ce7d61d50a9b4c7439a912a1116f095b712df5b5e4d3e1116049874eb64");
     put_changed(text, PROMPT_END, "{{'<｜Assistant｜><think>\\n'}}{% endif %}{#- -#}");
-    expect_known(DK_FAMILY_QWEN2, DK_CHAT_DEEPSEEK_R1);
+    expect_alike(DK_FAMILY_QWEN2, DK_CHAT_DEEPSEEK_R1);
     json_decref(config);
 }
 
@@ -823,7 +823,7 @@ Test(chat_detect, variants_differ_by_words)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         put_file("chat_template.jinja", cases[i].text);
         if (cases[i].known)
-            expect_known(cases[i].family, cases[i].format);
+            expect_alike(cases[i].family, cases[i].format);
         else
             expect_unknown(cases[i].family, cases[i].format);
     }
@@ -856,5 +856,5 @@ Test(chat_detect, a_number_that_64_bits_do_not_hold_is_no_damage)
     put_file("tokenizer_config.json", "{\"model_max_length\": 1000000000000000019884624838656, \"chat_template\": "
                                       "\"<|im_start|> You are a helpful AI assistant named SmolLM, trained by Hugging "
                                       "Face<|im_end|>\"}");
-    expect_known(DK_FAMILY_LLAMA, DK_CHAT_SMOLLM2);
+    expect_alike(DK_FAMILY_LLAMA, DK_CHAT_SMOLLM2);
 }
