@@ -31,7 +31,7 @@
 /* Values of all sequences that are not read yet: eight sequences at their own limit. Beyond it no step asks for more.
  */
 #define DK_VALUES_ALL_BYTES (8ull * DK_VALUES_UNREAD_BYTES)
-#define DK_VALUES_GRACE_US  5000000ull /* beyond it: of a client that does not read, whose values are then dropped */
+#define DK_VALUES_GRACE_US  5000000ull /* beyond it: of a client that takes nothing, whose values are then dropped */
 #define DK_READ_REPLY_BYTES (4u << 20) /* events in one reply, if more than one */
 #define DK_READ_EVENTS_MAX  4096u
 #define DK_TEXT_BYTES_MAX   (4u << 20) /* longest text that is made into tokens */
@@ -168,13 +168,14 @@ uint64_t dk_trace_bytes(const struct dk_model_config *m, const uint32_t *layers,
 const char *dk_values_defect(const struct dk_coordinator *c, const Dk__StepSequence *given,
                              const Dk__SequenceResult *r);
 uint64_t dk_values_unread(const struct dk_coordinator *c); /* bytes, of all sequences */
-/* Makes room when all are too many: those of clients that have not been heard for long go, the longest silent first,
- * and their sequences end with RESOURCE_EXHAUSTED. */
+/* Makes room when all are too many: those that wait for long without their client acknowledging any, be it silent or
+ * asking for the same ones again, go, the longest waiting first, and their sequences end with RESOURCE_EXHAUSTED. */
 void dk_values_tick(struct dk_coordinator *c);
 /* What is wrong with alternatives of a token; NULL: nothing. */
 const char *dk_top_defect(const struct dk_coordinator *c, Dk__TokenLogprob *const *top, size_t count);
 /* Makes events of them. False: no memory. */
-bool dk_values_take(struct dk_sequence *s, const Dk__StepSequence *given, const Dk__SequenceResult *r);
+bool dk_values_take(const struct dk_coordinator *c, struct dk_sequence *s, const Dk__StepSequence *given,
+                    const Dk__SequenceResult *r);
 
 /* ---- egress.c */
 void dk_step_result_apply(struct dk_coordinator *c, const Dk__StepResult *r);

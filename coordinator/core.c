@@ -85,8 +85,10 @@ static void time_set(struct dk_coordinator *c, uint64_t now_us)
         c->members[i].last_us += pause_us;
         c->members[i].link_us += pause_us;
     }
-    for (uint32_t i = 0; i < c->sequence_count; i++)
+    for (uint32_t i = 0; i < c->sequence_count; i++) {
         c->sequences[i]->contact_us += pause_us;
+        c->sequences[i]->unread_us += pause_us;
+    }
 }
 
 static void look_at_time(struct dk_coordinator *c)

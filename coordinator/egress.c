@@ -202,7 +202,7 @@ static void apply_one(struct dk_coordinator *c, const Dk__StepSequence *given, c
         dk_sequence_end(c, s, DK__FINISH_REASON__ERROR, DK__CODE__INTERNAL, defect);
         return;
     }
-    if (!dk_values_take(s, given, r)) {
+    if (!dk_values_take(c, s, given, r)) {
         dk_sequence_end(c, s, DK__FINISH_REASON__ERROR, DK__CODE__RESOURCE_EXHAUSTED,
                         "the coordinator is out of memory");
         return;
@@ -285,7 +285,7 @@ void dk_read_handle(struct dk_coordinator *c, void *call, const Dk__ReadRequest 
                        (unsigned long long)q->cursor, (unsigned long long)s->cursor_last);
         return;
     }
-    dk_sequence_acknowledge(s, q->cursor);
+    dk_sequence_acknowledge(s, q->cursor, c->now_us);
     dk_park(c, &p, q->wait_ms);
 }
 

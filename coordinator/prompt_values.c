@@ -189,10 +189,13 @@ static bool take_tensors(struct dk_sequence *s, const Dk__SequenceResult *r, siz
     return e->n_trace > 0;
 }
 
-bool dk_values_take(struct dk_sequence *s, const Dk__StepSequence *given, const Dk__SequenceResult *r)
+bool dk_values_take(const struct dk_coordinator *c, struct dk_sequence *s, const Dk__StepSequence *given,
+                    const Dk__SequenceResult *r)
 {
     size_t next = 0;
 
+    if (!s->values_unread)
+        s->unread_us = c->now_us;
     if (given->want_logits && !take_logits(s, r))
         return false;
     if (given->score && !take_scores(s, r))
@@ -258,10 +261,10 @@ void dk_values_tick(struct dk_coordinator *c)
         for (uint32_t i = 0; i < c->sequence_count; i++) {
             struct dk_sequence *s = c->sequences[i];
 
-            if (s->values_unread && !s->readers_parked && (!oldest || s->contact_us < oldest->contact_us))
+            if (s->values_unread && (!oldest || s->unread_us < oldest->unread_us))
                 oldest = s;
         }
-        if (!oldest || c->now_us - oldest->contact_us <= DK_VALUES_GRACE_US)
+        if (!oldest || c->now_us - oldest->unread_us <= DK_VALUES_GRACE_US)
             return;
         values_drop(c, oldest);
     }

@@ -124,7 +124,7 @@ uint64_t dk_event_value_bytes(const Dk__Event *e)
     return bytes;
 }
 
-void dk_sequence_acknowledge(struct dk_sequence *s, uint64_t cursor)
+void dk_sequence_acknowledge(struct dk_sequence *s, uint64_t cursor, uint64_t now_us)
 {
     uint32_t n = 0;
 
@@ -134,6 +134,7 @@ void dk_sequence_acknowledge(struct dk_sequence *s, uint64_t cursor)
     }
     if (!n)
         return;
+    s->unread_us = now_us;
     s->event_count -= n;
     memmove(s->events, s->events + n, s->event_count * sizeof *s->events);
 }

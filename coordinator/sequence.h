@@ -50,6 +50,7 @@ struct dk_sequence {
     uint32_t event_count, event_capacity;
     uint64_t cursor_last;    /* of the newest event made; 0: none yet */
     uint64_t values_unread;  /* bytes in events */
+    uint64_t unread_us;      /* since then they wait and none was acknowledged; only if there are any */
     uint64_t contact_us;     /* last sign of the client */
     uint32_t readers_parked; /* calls that wait for an event */
 
@@ -82,7 +83,7 @@ Dk__Event *dk_sequence_event(struct dk_sequence *s);
 /* What its values count for, in values_unread and in a reply. */
 uint64_t dk_event_value_bytes(const Dk__Event *e);
 /* Forgets the events up to a cursor. */
-void dk_sequence_acknowledge(struct dk_sequence *s, uint64_t cursor);
+void dk_sequence_acknowledge(struct dk_sequence *s, uint64_t cursor, uint64_t now_us);
 uint64_t dk_sequence_cursor_kept(const struct dk_sequence *s); /* events after this one are still there */
 
 /* NULL: no memory. */

@@ -99,7 +99,8 @@ static int files_open(const struct generate_settings *s, struct generate_output 
     return rc;
 }
 
-/* Both files or none. */
+/* Everything that is likely to fail comes before the first file gets into its place: then neither does. Should putting
+ * the logits' file into its place fail after that, the trace's is there, whole, and err names the logits'. */
 static int files_finish(struct generate_output *o, int rc, struct dk_err *err)
 {
     int part_rc;
@@ -173,5 +174,5 @@ const struct verb verb_generate = {
                ".kv_latent, .k_pe, .index_k; .conv_state, .recurrent_state); .selected [T][index_topk];\n"
                ".moe.in, .moe.out, .moe.router_logits, .moe.expert_ids, .moe.expert_weights. At most 64 MiB are sent:\n"
                "with a large model --trace-layers 0,3-5 chooses layers; ids, embed and final_norm always come.\n"
-               "The files are FILE.tmp until they are complete; an older FILE stays if anything fails.",
+               "Until a file is complete it is FILE.XXXXXX, six random characters; an older FILE stays if that fails.",
 };

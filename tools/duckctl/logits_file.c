@@ -13,8 +13,8 @@ int logits_file_open(struct logits_file *f, const char *path, uint64_t rows_want
     return output_file_open(&f->out, "--logits-out", path, err);
 }
 
-/* Padded with spaces to a fixed length, so that the data begins at a multiple of 8. */
-static int header(struct logits_file *f, uint32_t vocab)
+/* Padded with spaces to a fixed length, so that the data begins at a multiple of 8. False: not written. */
+static bool header(struct logits_file *f, uint32_t vocab)
 {
     char text[HEADER_BYTES + 1];
     uint64_t length = HEADER_BYTES;
@@ -24,16 +24,14 @@ static int header(struct logits_file *f, uint32_t vocab)
 
     memset(text + n, ' ', (size_t)(HEADER_BYTES - n));
     f->vocab = vocab;
-    return fwrite(&length, sizeof length, 1, f->out.file) == 1 && fwrite(text, HEADER_BYTES, 1, f->out.file) == 1
-               ? 0
-               : -errno;
+    return fwrite(&length, sizeof length, 1, f->out.file) == 1 && fwrite(text, HEADER_BYTES, 1, f->out.file) == 1;
 }
 
 int logits_file_append(struct logits_file *f, const uint8_t *data, size_t bytes, uint32_t vocab, struct dk_err *err)
 {
     if (!vocab || (f->vocab && vocab != f->vocab) || bytes % (vocab * sizeof(float)))
         return dk_err_set(err, -EBADMSG, "logits of %zu bytes are not rows of %u values", bytes, vocab);
-    if ((!f->vocab && header(f, vocab) < 0) || fwrite(data, 1, bytes, f->out.file) != bytes)
+    if ((!f->vocab && !header(f, vocab)) || fwrite(data, 1, bytes, f->out.file) != bytes)
         return output_file_error(&f->out, err);
     f->rows += bytes / (vocab * sizeof(float));
     return 0;

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct tsan_suite {
@@ -96,6 +97,14 @@ void tsan_failed(bool fatal, const char *file, int line, const char *condition);
 #define cr_expect_str_eq(A, B, ...)      TSAN_STR(false, A, ==, B, __VA_ARGS__)
 #define cr_expect_str_empty(A, ...)      TSAN_STR(false, A, ==, "", __VA_ARGS__)
 #define cr_expect_arr_eq(A, B, N, ...)   TSAN_ARR(false, A, B, N, __VA_ARGS__)
+/* Ends the test, which counts as passing. */
+#define cr_skip(...)                  \
+    do {                              \
+        fprintf(stderr, "[SKIP] ");   \
+        fprintf(stderr, __VA_ARGS__); \
+        fputc('\n', stderr);          \
+        exit(0);                      \
+    } while (0)
 #define cr_log_info(...)              \
     do {                              \
         fprintf(stderr, __VA_ARGS__); \

@@ -105,6 +105,7 @@ static void restart_duck(uint32_t instance)
     fx.w.cache_count = 0;
 }
 
+/* Reads what comes after a cursor. */
 static void acknowledge(uint64_t handle, uint64_t cursor)
 {
     struct answer a;
@@ -456,6 +457,7 @@ Test(values, values_that_nobody_reads_make_room)
     struct fx_told t = {0}, u = {0}, v = {0};
     uint64_t first, second, later;
 
+    fx.trace_count = 30; /* come in several events */
     fx_ready(&fx);
     first = submit_trace(LONG, 1);
     second = submit_trace(LONG, 1);
@@ -464,13 +466,11 @@ Test(values, values_that_nobody_reads_make_room)
     more_unread(first, DK_VALUES_ALL_BYTES / 2);
     more_unread(second, DK_VALUES_ALL_BYTES / 2);
     later = submit_score("later", 0, 0);
-    for (uint32_t i = 0; i < DK_VALUES_GRACE_US / SECOND; i++) { /* its reader is there, but slow */
-        struct answer a;
-
+    for (uint32_t i = 0; i < DK_VALUES_GRACE_US / SECOND; i++) {
         fx_tick(&fx, SECOND);
         fx_all_beat(&fx);
-        fx_read(&fx, second, 0, 0, &a);
-        fx_clear(&a);
+        if (i == 3)
+            acknowledge(second, 1); /* its reader is there, but slow */
         cr_assert_not(fx_step(&fx));
     }
     fx_tick(&fx, SECOND);
@@ -486,9 +486,62 @@ Test(values, values_that_nobody_reads_make_room)
     cr_assert_eq(t.trace_count, 0u);
     cr_assert_eq(t.token_count, 1u, "what is no value stays");
     more_unread(second, -DK_VALUES_ALL_BYTES / 2);
+    u.cursor = 1;
+    u.trace_count = (uint32_t)(DK_READ_REPLY_BYTES / (strlen(LONG) * FX_TRACE_WIDTH * 4));
     fx_finish(&fx, second, &u);
     cr_assert_eq(u.finish, DK__FINISH_REASON__LENGTH);
-    cr_assert_eq(u.trace_count, 3u);
+    cr_assert_eq(u.trace_count, 30u);
+}
+
+Test(values, a_client_that_asks_for_the_same_again_and_again_does_not_read)
+{
+    struct fx_told t = {0}, u = {0};
+    uint64_t unread, later;
+
+    fx_ready(&fx);
+    unread = submit_trace(LONG, 1);
+    fx_step(&fx);
+    fx_step(&fx);
+    more_unread(unread, DK_VALUES_ALL_BYTES);
+    later = submit_score("later", 0, 0);
+    for (uint32_t i = 0; i <= DK_VALUES_GRACE_US / SECOND; i++) {
+        cr_assert_gt(dk_values_unread(fx.c), DK_VALUES_ALL_BYTES, "dropped after %u s", i);
+        cr_assert_not(fx_step(&fx));
+        fx_tick(&fx, SECOND);
+        fx_all_beat(&fx);
+        acknowledge(unread, 0);
+    }
+    cr_assert_eq(dk_values_unread(fx.c), 0u, "it keeps the others from their values");
+    fx_finish(&fx, later, &u);
+    assert_scores(&u, "later", 0);
+    fx_finish(&fx, unread, &t);
+    cr_assert_eq(t.error, DK__CODE__RESOURCE_EXHAUSTED);
+}
+
+Test(values, the_time_to_read_them_begins_when_they_come)
+{
+    Dk__SubmitRequest q = text_prompt(LONG);
+    uint64_t handle;
+
+    fx_ready(&fx);
+    q.has_score = q.score = q.has_prefill_chunk = true;
+    q.prefill_chunk = 9;
+    handle = submit(&q);
+    for (uint32_t i = 0; i < 20; i++) { /* nothing is there to be read */
+        fx_tick(&fx, SECOND);
+        fx_all_beat(&fx);
+    }
+    fx_step(&fx);
+    fx_step(&fx);
+    more_unread(handle, DK_VALUES_ALL_BYTES);
+    fx_tick(&fx, SECOND);
+    fx_all_beat(&fx);
+    cr_assert_gt(dk_values_unread(fx.c), DK_VALUES_ALL_BYTES, "dropped before anybody could read them");
+    for (uint32_t i = 0; i < DK_VALUES_GRACE_US / SECOND; i++) {
+        fx_tick(&fx, SECOND);
+        fx_all_beat(&fx);
+    }
+    cr_assert_eq(dk_values_unread(fx.c), 0u);
 }
 
 Test(values, one_that_is_not_done_ends_too)

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "captured.h"
@@ -217,6 +218,161 @@ Test(logits_file, the_same_file_by_two_names)
     cr_assert_not(output_file_same(&a, &b), "a device may be both");
     output_file_finish(&b, true, &err);
     output_file_finish(&a, true, &err);
+}
+
+static mode_t mode_of(const char *name)
+{
+    struct stat st;
+
+    cr_assert_eq(stat(name, &st), 0);
+    return st.st_mode & 07777;
+}
+
+static void write_whole(const char *name)
+{
+    cr_assert_eq(logits_file_open(&file, name, 2, &err), 0, "%s", err.text);
+    cr_assert_eq(append(values, 6, 3), 0);
+    cr_assert_eq(logits_file_finish(&file, true, &err), 0, "%s", err.text);
+}
+
+Test(logits_file, the_rights_of_an_older_file_stay)
+{
+    static const mode_t modes[] = {0600, 0640, 0666, 0755};
+
+    write_old();
+    umask(027);
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        cr_assert_eq(chmod(path, modes[i]), 0);
+        write_whole(path);
+        cr_assert_eq(mode_of(path), modes[i], "%o became %o", modes[i], mode_of(path));
+    }
+    unlink(path);
+    write_whole(path);
+    cr_assert_eq(mode_of(path), 0640, "a new one is as the umask says");
+    umask(0);
+    unlink(path);
+    write_whole(path);
+    cr_assert_eq(mode_of(path), 0666);
+    cr_assert_eq(umask(022), 0, "the umask is another one now");
+}
+
+Test(logits_file, the_owner_of_an_older_file_stays)
+{
+    struct stat st;
+
+    if (geteuid() != 0)
+        return; /* only root can make such a file */
+    write_old();
+    cr_assert_eq(chown(path, 12345, 23456), 0);
+    cr_assert_eq(chmod(path, 0640), 0);
+    write_whole(path);
+    cr_assert_eq(stat(path, &st), 0);
+    cr_assert_eq(st.st_uid, 12345u);
+    cr_assert_eq(st.st_gid, 23456u);
+    cr_assert_eq(mode_of(path), 0640);
+}
+
+Test(logits_file, no_other_file_is_touched)
+{
+    static const char *const others[] = {".tmp", ".XXXXXX"};
+    char name[80], text[8] = "";
+
+    for (size_t i = 0; i < 2; i++) {
+        FILE *f;
+
+        snprintf(name, sizeof name, "%s%s", path, others[i]);
+        f = fopen(name, "wb");
+        cr_assert(f && fputs("mine", f) >= 0 && fclose(f) == 0);
+        write_whole(path);
+        f = fopen(name, "rb");
+        cr_assert(f && fread(text, 1, 7, f) == 4);
+        fclose(f);
+        cr_assert_str_eq(text, "mine");
+        unlink(name);
+    }
+}
+
+Test(logits_file, two_runs_with_the_same_file)
+{
+    struct output_file a, b;
+    char text[8] = "";
+    FILE *f;
+
+    cr_assert_eq(output_file_open(&a, "--a", path, &err), 0);
+    cr_assert_eq(output_file_open(&b, "--b", path, &err), 0);
+    cr_assert(fputs("a", a.file) >= 0 && fputs("bb", b.file) >= 0);
+    cr_assert_eq(output_file_finish(&b, true, &err), 0);
+    cr_assert_eq(output_file_finish(&a, false, &err), 0);
+    f = fopen(path, "rb");
+    cr_assert(f && fread(text, 1, 7, f) == 2);
+    fclose(f);
+    cr_assert_str_eq(text, "bb");
+}
+
+Test(logits_file, links_whose_target_is_missing)
+{
+    char link[80], chain[80], other[80], to[80] = "";
+
+    snprintf(link, sizeof link, "%s.link", path);
+    snprintf(chain, sizeof chain, "%s.chain", path);
+    snprintf(other, sizeof other, "%s/no/such", folder);
+    cr_assert_eq(symlink("logits.safetensors", link), 0); /* from the folder of the link */
+    cr_assert_eq(symlink(link, chain), 0);
+    write_whole(chain);
+    cr_assert_gt(readlink(link, to, sizeof to), 0, "the link is none any more");
+    cr_assert_str_eq(to, "logits.safetensors");
+    cr_assert_gt(readlink(chain, to, sizeof to), 0, "the link is none any more");
+    cr_assert_eq(access(path, F_OK), 0);
+    unlink(chain);
+    unlink(link);
+    cr_assert_eq(symlink(other, link), 0);
+    cr_assert_eq(logits_file_open(&file, link, 1, &err), -ENOENT);
+    unlink(link);
+    cr_assert_eq(symlink(link, link), 0);
+    cr_assert_eq(logits_file_open(&file, link, 1, &err), -ELOOP);
+    unlink(link);
+}
+
+Test(logits_file, names_as_long_as_they_may_be)
+{
+    char name[400], long_one[256];
+
+    memset(long_one, 'n', 255);
+    long_one[255] = 0;
+    snprintf(name, sizeof name, "%s/%s", folder, long_one);
+    write_whole(name);
+    cr_assert_eq(unlink(name), 0);
+    snprintf(name, sizeof name, "%s/%sn", folder, long_one);
+    cr_assert_eq(logits_file_open(&file, name, 1, &err), -ENAMETOOLONG);
+    cr_assert_eq(logits_file_open(&file, "", 1, &err), -ENOENT);
+    snprintf(name, sizeof name, "%s/new/", folder);
+    cr_assert_eq(logits_file_open(&file, name, 1, &err), -ENOENT);
+    cr_assert_eq(chdir(folder), 0);
+    write_whole("logits.safetensors");
+    cr_assert_eq(access(path, F_OK), 0);
+    cr_assert_eq(chdir("/"), 0);
+}
+
+/* A stream that takes nothing and does not say why. */
+static ssize_t take_nothing(void *ctx, const char *data, size_t bytes)
+{
+    (void)ctx, (void)data, (void)bytes;
+    errno = 0;
+    return 0;
+}
+
+Test(logits_file, a_short_write_fails_whatever_errno_says)
+{
+    cr_assert_eq(logits_file_open(&file, path, 2, &err), 0);
+    fclose(file.out.file);
+    file.out.file = fopencookie(NULL, "wb", (cookie_io_functions_t){.write = take_nothing});
+    cr_assert(file.out.file);
+    setvbuf(file.out.file, NULL, _IONBF, 0);
+    errno = 0;
+    cr_assert_eq(append(values, 6, 3), -EIO);
+    cr_assert(strstr(err.text, path), "%s", err.text);
+    cr_assert_eq(logits_file_finish(&file, false, &err), 0);
+    cr_assert(access(path, F_OK) < 0);
 }
 
 Test(logits_file, rows_that_do_not_fit_are_refused)
